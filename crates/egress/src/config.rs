@@ -98,7 +98,7 @@ impl Default for Limits {
             tcp_flows: 1024,
             half_open: 64,
             forward_half_open: 16,
-            // 32 connections with large buffers, 64 with smaller ones, and 1,024 with small ones.
+            // 8 connections with large buffers, 32 with smaller ones, and 1,024 with small ones.
             buffers: 80 << 20,
             datagrams: 4 << 20,
             udp_flows: 256,

@@ -26,6 +26,9 @@ const SOCKET: &str = "egress.sock";
 const NOTE: &str = "egress.json";
 /// What it says of itself.
 const LOG: &str = "egress.log";
+/// Has the C library map each buffer of a connection by itself (mallopt(3), M_MMAP_THRESHOLD), so that the memory goes back
+/// with the connection. By itself the library stops doing so after the first one that it gave back.
+const MAPPED: (&str, &str) = ("MALLOC_MMAP_THRESHOLD_", "131072");
 /// The folder that it works in, which is empty.
 const WORKS_IN: &str = "egress";
 /// How long a process may take to end once it was killed.
@@ -100,6 +103,9 @@ pub fn spawn(start: Start<'_>) -> io::Result<Spawned> {
     command.arg0(NAME).args(start.executable.verb).args(kind).arg(start.id);
     command.args(start.user.map(|user| user.to_string()));
     command.env_clear().current_dir(works_in);
+    if start.kind == Kind::Machine {
+        command.env(MAPPED.0, MAPPED.1);
+    }
     command.stdin(OwnedFd::from(theirs)).stdout(OwnedFd::from(listen(start.dir)?));
     command.stderr(Stdio::from(folder::create(&start.dir.join(LOG))?));
     let mut child = tokio::process::Command::from(command).kill_on_drop(false).spawn()?;

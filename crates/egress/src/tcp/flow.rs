@@ -9,12 +9,13 @@ use crate::packet::Key;
 use crate::pool::{Claim, Pool};
 use crate::queue::Queue;
 
-/// The window of a flow, which is also the size of its buffer for each direction, in bytes. A large one holds two of the
-/// largest segments, so that one is on its way while the other is worked on: half the CPU for a byte that a window of one
-/// takes.
-const LARGE: usize = 128 * 1024;
-/// That of a flow of a machine that has some, and of one that has many.
-const MEDIUM: usize = 64 * 1024;
+/// The window of a flow, which is also the size of its buffer for each direction, in bytes. A large one holds eight of the
+/// largest segments, so that several go over the link at once: each time that one side waits for the other costs as much
+/// as a segment.
+const LARGE: usize = 512 * 1024;
+/// That of a flow of a machine that has some, with two of the largest segments, so that one is on its way while the other
+/// is worked on; and of one that has many.
+const MEDIUM: usize = 128 * 1024;
 const SMALL: usize = 8 * 1024;
 
 /// The guest's end of a flow.
@@ -106,7 +107,7 @@ mod tests {
         let buffers = Pool::new(crate::Limits::default().buffers);
         let rooms: Vec<_> = std::iter::from_fn(|| Room::take(&buffers)).collect();
         let of = |window| rooms.iter().filter(|room| room.window == window).count();
-        assert_eq!((of(LARGE), of(MEDIUM), of(SMALL)), (32, 64, 1024));
+        assert_eq!((of(LARGE), of(MEDIUM), of(SMALL)), (8, 32, 1024));
         assert!(rooms.is_sorted_by_key(|room| std::cmp::Reverse(room.window)));
         drop(rooms);
         assert_eq!(Room::take(&buffers).unwrap().window, LARGE);

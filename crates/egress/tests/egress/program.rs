@@ -172,7 +172,7 @@ fn it_is_confined() {
         let user = [USER.to_string().as_str(); 4].join(" ");
         assert_eq!((line("Uid"), line("Gid"), line("Groups")), (user.clone(), user, String::new()));
     }
-    assert_eq!(beside.proc("environ"), "");
+    assert_eq!(beside.proc("environ"), "MALLOC_MMAP_THRESHOLD_=131072\0", "nothing of the service's");
     let here = fs::read_link(format!("/proc/{}/cwd", beside.pid())).unwrap();
     assert_eq!(fs::read_dir(here).unwrap().count(), 0);
     let session = beside.proc("stat").rsplit_once(')').unwrap().1.split_whitespace().nth(3).unwrap().to_owned();
