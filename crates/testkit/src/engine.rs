@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, MachineId};
-use berth_domain::vm::Inbound;
+use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
     Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
@@ -33,7 +33,7 @@ pub struct SimulatedEngine {
 struct World {
     images: HashMap<String, ImageInfo>,
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
-    open: HashMap<MachineId, HashSet<Inbound>>,
+    open: HashMap<MachineId, HashSet<InboundPort>>,
     disks: HashSet<DiskId>,
     refusals: Refusals,
     delay: Duration,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Aim;
 use super::network::Membership;
 use crate::ids::{DiskId, MachineId};
-use crate::vm::{ExposedPort, Inbound};
+use crate::vm::{ExposedPort, InboundPort};
 
 /// A machine to be started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ pub struct MachineSpec {
     /// Its own address.
     pub address: Ipv4Addr,
     /// Inbound ports, SSH's among them.
-    pub ports: Vec<Inbound>,
+    pub ports: Vec<InboundPort>,
     /// The networks of its project that it belongs to.
     pub networks: Vec<Membership>,
 }
@@ -69,17 +69,17 @@ pub struct Started {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Open {
     /// These, and no others.
-    All(Vec<Inbound>),
+    All(Vec<InboundPort>),
     /// Perhaps some of these, and no others: a change of them was not recorded.
-    Some(Vec<Inbound>),
+    Some(Vec<InboundPort>),
 }
 
 impl Open {
     /// What is to be shut and what is to be opened, so that these are open and no others. Where it is not certain what
     /// is open, everything is opened anew.
-    pub fn until(&self, wanted: &[Inbound]) -> (Vec<Inbound>, Vec<Inbound>) {
+    pub fn until(&self, wanted: &[InboundPort]) -> (Vec<InboundPort>, Vec<InboundPort>) {
         let (Self::All(before) | Self::Some(before)) = self;
-        let is_open = |port: &&Inbound| matches!(self, Self::All(_)) && before.contains(port);
+        let is_open = |port: &&InboundPort| matches!(self, Self::All(_)) && before.contains(port);
         let shut = before.iter().filter(|port| !wanted.contains(port)).copied().collect();
         (shut, wanted.iter().filter(|port| !is_open(port)).copied().collect())
     }

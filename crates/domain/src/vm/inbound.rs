@@ -1,9 +1,9 @@
 //! Where the inbound ports of a VM are reached, and where each of them leads.
 //!
-//! By itself a VM has an address of its own, at which each port answers under its own number. Where VMs share an address
-//! of the host, each has a block of that address' ports: SSH has the first, and an exposed port has any other and keeps it
-//! for as long as it is exposed. Which one, what is open already says, so that nothing else has to be remembered: a port
-//! that is open stays where it is, whatever else changes.
+//! A VM has an address of its own, at which each port answers under its own number; or VMs share an address of the host,
+//! and each has a block of that address' ports: SSH has the first, and an exposed port has any other and keeps it for as
+//! long as it is exposed. The list of open ports says which, so no row holds more than that list: a port that is open stays
+//! where it is, whatever else changes.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ pub const BLOCK: u16 = 11;
 
 /// An inbound port of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Inbound {
+pub struct InboundPort {
     /// The port of the guest.
     #[serde(flatten)]
     pub to: ExposedPort,
@@ -47,12 +47,20 @@ pub enum Reach {
 }
 
 impl Reach {
+    /// The address at which the VM is reached.
+    pub const fn address(self) -> IpAddr {
+        match self {
+            Self::Own { address, .. } => IpAddr::V4(address),
+            Self::Shared { address, .. } => address,
+        }
+    }
+
     /// Where SSH and the ports that are exposed are reached: SSH first, then they in their order. What is open stays where
     /// it is.
-    pub fn ports(self, exposed: &[ExposedPort], open: &[Inbound]) -> Vec<Inbound> {
+    pub fn ports(self, exposed: &[ExposedPort], open: &[InboundPort]) -> Vec<InboundPort> {
         match self {
             Self::Own { address, ssh_port: wanted } => {
-                let at = |to: ExposedPort, port| Inbound { to, at: (address, port).into() };
+                let at = |to: ExposedPort, port| InboundPort { to, at: (address, port).into() };
                 let ssh = at(SSH, ssh_port(wanted, exposed));
                 std::iter::once(ssh).chain(exposed.iter().map(|port| at(*port, port.port))).collect()
             }
@@ -61,26 +69,26 @@ impl Reach {
     }
 }
 
-fn shared((address, first): (IpAddr, u16), exposed: &[ExposedPort], open: &[Inbound]) -> Vec<Inbound> {
+fn shared((address, first): (IpAddr, u16), exposed: &[ExposedPort], open: &[InboundPort]) -> Vec<InboundPort> {
     let block: Vec<SocketAddr> =
         (1..BLOCK).filter_map(|place| Some((address, first.checked_add(place)?).into())).collect();
     // A change that was not recorded may have two ports at one place: the first of them stays there.
     let mut stays = Vec::new();
-    let mut keep = |to: &ExposedPort| {
-        let is_its = |port: &&Inbound| port.to == *to && block.contains(&port.at) && !stays.contains(&port.at);
+    let keep = |to: &ExposedPort| {
+        let is_its = |port: &&InboundPort| port.to == *to && block.contains(&port.at) && !stays.contains(&port.at);
         let at = open.iter().find(is_its)?.at;
         stays.push(at);
         Some(at)
     };
-    let kept: Vec<_> = exposed.iter().map(&mut keep).collect();
+    let kept: Vec<_> = exposed.iter().map(keep).collect();
     let free = |at: &&SocketAddr| !stays.contains(at);
     let is_open = |at: &&SocketAddr| open.iter().any(|port| port.at == **at);
-    // What is shut by the same change is given out last: whoever was connected there is not led elsewhere.
+    // The places that this change frees are given out last: whoever knows one is not led to another port of the VM.
     let (last, next): (Vec<_>, Vec<_>) = block.iter().filter(free).partition(is_open);
     let mut new = next.into_iter().chain(last).copied();
     let ports =
-        exposed.iter().zip(kept).filter_map(|(to, at)| Some(Inbound { to: *to, at: at.or_else(|| new.next())? }));
-    std::iter::once(Inbound { to: SSH, at: (address, first).into() }).chain(ports).collect()
+        exposed.iter().zip(kept).filter_map(|(to, at)| Some(InboundPort { to: *to, at: at.or_else(|| new.next())? }));
+    std::iter::once(InboundPort { to: SSH, at: (address, first).into() }).chain(ports).collect()
 }
 
 /// The first port of the block that a machine of this slot (from 1) has among ports that VMs share, both ends included;
@@ -106,7 +114,7 @@ mod tests {
         ExposedPort { port, protocol: Protocol::Tcp }
     }
 
-    fn at(ports: &[Inbound]) -> Vec<(u16, u16)> {
+    fn at(ports: &[InboundPort]) -> Vec<(u16, u16)> {
         ports.iter().map(|port| (port.to.port, port.at.port())).collect()
     }
 
@@ -173,7 +181,7 @@ mod tests {
                 for (place, port) in next.iter().enumerate() {
                     prop_assert!((20_011..20_022).contains(&port.at.port()));
                     prop_assert!(next[place + 1..].iter().all(|other| other.at != port.at));
-                    let alone = |before: &&Inbound| open.iter().all(|other: &Inbound| other == *before || other.at != before.at);
+                    let alone = |before: &&InboundPort| open.iter().all(|other: &InboundPort| other == *before || other.at != before.at);
                     let before = open.iter().find(|before| before.to == port.to).filter(alone);
                     prop_assert!(before.is_none_or(|before| before.at == port.at));
                 }

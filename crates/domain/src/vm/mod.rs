@@ -23,6 +23,6 @@ pub mod state;
 
 pub use disk::{DiskKind, DiskStatus, DiskType};
 pub use image::ImageStatus;
-pub use inbound::{Inbound, Reach};
+pub use inbound::{InboundPort, Reach};
 pub use model::{ExposedPort, Protocol, RestartPolicy, Status};
 pub use request::CreateVm;

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Descriptors come beside the line (unix(7), SCM_RIGHTS): a bound socket for each port that is new, in order, the
-//! connection to the machine's network card, and one end of a link to a network's switch, if there is one. Everything can be said again:
-//! it sets what is to be, not what changes.
+//! connection to the machine's network card, and one end of a link to a network's switch, if there is one. Everything can
+//! be said again: it sets what is to be, not what changes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

@@ -28,7 +28,7 @@ use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{ExposedPort, Inbound};
+use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive, Observed, Watch};
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
@@ -238,9 +238,9 @@ impl QemuEngine {
     }
 
     /// Which of some ports may be bound here, and which not.
-    fn sort_ports(&self, spec: &MachineSpec) -> (Vec<Inbound>, Vec<ExposedPort>) {
-        let may_bind = |port: &&Inbound| port.to == SSH || self.ssh_port == SSH.port || port.at.port() >= 1024;
-        let (open, low): (Vec<Inbound>, Vec<_>) = spec.ports.iter().partition(may_bind);
+    fn sort_ports(&self, spec: &MachineSpec) -> (Vec<InboundPort>, Vec<ExposedPort>) {
+        let may_bind = |port: &&InboundPort| port.to == SSH || self.ssh_port == SSH.port || port.at.port() >= 1024;
+        let (open, low): (Vec<InboundPort>, Vec<_>) = spec.ports.iter().partition(may_bind);
         (open, low.into_iter().map(|port| port.to).collect())
     }
 

@@ -9,7 +9,7 @@
 //! creates a sandbox with it changes its owner in the transaction that writes the sandbox. It holds what it may use like
 //! every other one, and gives way to whoever needs that ([`reserve`]).
 //!
-//! Intended and observed stand apart. What is to be: the owner, the host, the size, whether it is reserved, slot, address,
+//! Intended and observed stand apart. What is to be: the owner, the host, the size, whether it is reserved, slot, addresses,
 //! port and generation, all of them written before the host is asked for anything. What was seen: `host_boot`, the boot of
 //! the host that the machine was started in, and `ready`, that one which nobody owns did what it was started for; whether
 //! it runs is no column, since only the host knows. What an owner wants of its machine, and how far that is, stands on the
@@ -38,8 +38,8 @@ macro_rules! machine_columns {
         "m.id AS machine_id, m.owner_kind AS machine_owner_kind, m.owner_id AS machine_owner_id, \
          m.host_id AS machine_host_id, m.vcpu AS machine_vcpu, m.memory_mb AS machine_memory_mb, \
          m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
-         m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, m.generation AS machine_generation, m.host_boot AS machine_host_boot, \
-         m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
+         m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, m.generation AS machine_generation, \
+         m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
     };
 }
 

@@ -29,8 +29,8 @@ const MEMBERS: &str = "network_members";
 /// The networks of a table's owners of machines, of this kind, as the column `joined`: id, name, addresses and the
 /// owner's own address of each, in the order in which the owner named them. There are as many places as
 /// [`MAX_NETWORKS`](berth_domain::network::MAX_NETWORKS); a text of all that are taken is an aggregate which the two
-/// databases do not call the same. Of those who belong to none, only that is asked: four places cost a list of a hundred
-/// 0.14 ms, which is as much as all the rest of its statement.
+/// databases do not call the same. The database looks at the places only of an owner who belongs to a network:
+/// four looks for each of a hundred owners took SQLite 0.14 ms, the rest of the statement 0.16.
 #[macro_export]
 macro_rules! joined_networks {
     ($table:literal, $kind:literal) => {

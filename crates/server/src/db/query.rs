@@ -247,8 +247,8 @@ pub fn page_of(columns: impl Into<Cow<'static, str>>, from: impl Into<Cow<'stati
 }
 
 impl PageQuery {
-    /// A table with one row for each of the first table of `FROM`: beside rows of the page, and not looked at to count
-    /// them.
+    /// Joins a table that has exactly one row for each of the first table of `FROM`: to the rows of the page, and not to
+    /// those that are counted.
     #[must_use]
     pub const fn joining(mut self, join: &'static str) -> Self {
         self.join = join;

@@ -42,6 +42,17 @@ async fn says(caller: &Caller, id: &str, part: &'static str) {
         .await;
 }
 
+/// Waits until a VM's owner is told nothing any more.
+async fn says_nothing(caller: &Caller, id: &str) {
+    let path = format!("/vms/{id}");
+    caller
+        .until("no message", |c| {
+            let path = path.clone();
+            async move { c.get(&path).await.body["message"].is_null() }
+        })
+        .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ssh_makes_room_for_a_port_that_its_owner_exposes() {
     let platform = Platform::start().await;
@@ -90,13 +101,7 @@ async fn a_port_that_another_program_has_is_named_and_creation_goes_on() {
     assert!(message.contains("8080/tcp") && !message.contains("9090"), "{message}");
     // A change that leaves it out clears the word; one that asks for it again says it again.
     expose(&platform, &id, &[9090]).await;
-    let path = format!("/vms/{id}");
-    caller
-        .until("no message", |c| {
-            let path = path.clone();
-            async move { c.get(&path).await.body["message"].is_null() }
-        })
-        .await;
+    says_nothing(caller, &id).await;
     expose(&platform, &id, &[8080]).await;
     says(caller, &id, "8080/tcp").await;
 }
@@ -114,13 +119,7 @@ async fn a_change_of_ports_that_does_not_work_is_told_until_it_does() {
     assert!(!vm["message"].as_str().is_some_and(|text| text.contains("/data")), "{vm}");
     platform.engine.allow("set_ports");
     platform.advance(20);
-    let path = format!("/vms/{id}");
-    caller
-        .until("the change", |c| {
-            let path = path.clone();
-            async move { c.get(&path).await.body["message"].is_null() }
-        })
-        .await;
+    says_nothing(caller, &id).await;
     assert_eq!(platform.engine.spec(&id).expect("a machine").ports.len(), 2);
 }
 
@@ -289,13 +288,7 @@ async fn ports_that_another_program_has_are_given_to_nobody() {
     says(caller, &id, "80/tcp; it is tried again").await;
     platform.engine.free_port(20_012);
     platform.advance(60);
-    let path = format!("/vms/{id}");
-    caller
-        .until("no message", |c| {
-            let path = path.clone();
-            async move { c.get(&path).await.body["message"].is_null() }
-        })
-        .await;
+    says_nothing(caller, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,7 +6,7 @@ use berth_domain::host::Ask;
 use berth_domain::host::ask::{disk, host, image, stream, vm};
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{ExposedPort, Inbound, Protocol};
+use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_host::EngineError;
 use berth_host::vm::{Aim, DataDisk, DiskSource, DiskSpec, ImageImport, MachineSpec, Open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -38,8 +38,8 @@ const fn port(port: u16) -> ExposedPort {
     ExposedPort { port, protocol: Protocol::Tcp }
 }
 
-fn inbound(to: u16, at: u16) -> Inbound {
-    Inbound { to: port(to), at: ([127, 64, 0, 2], at).into() }
+fn inbound(to: u16, at: u16) -> InboundPort {
+    InboundPort { to: port(to), at: ([127, 64, 0, 2], at).into() }
 }
 
 /// What is answered, in order.

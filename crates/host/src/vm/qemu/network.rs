@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use berth_domain::ids::MachineId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::vm::inbound::SSH;
-use berth_domain::vm::{ExposedPort, Inbound, Protocol};
+use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{self, Control, Port};
 use berth_qemu::machine;
@@ -120,7 +120,12 @@ impl Programs {
 
     /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;
     /// those that another program of the host has.
-    pub async fn set_ports(&self, spec: &MachineSpec, wanted: &[Inbound], before: &Open) -> Result<Vec<ExposedPort>> {
+    pub async fn set_ports(
+        &self,
+        spec: &MachineSpec,
+        wanted: &[InboundPort],
+        before: &Open,
+    ) -> Result<Vec<ExposedPort>> {
         if user_network::carries(&self.dir(spec.id)) {
             return self.set_user_forwards(spec.id, wanted, before).await;
         }
@@ -133,7 +138,7 @@ impl Programs {
             self.begin(spec, bound.sockets).await?;
             return Ok(bound.taken);
         };
-        let is_open = |wanted: &&Inbound| open.iter().any(|port| port.is_at(&port_of(**wanted)));
+        let is_open = |wanted: &&InboundPort| open.iter().any(|port| port.is_at(&port_of(**wanted)));
         let (kept, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(is_open);
         let bound = bind(&missing)?;
         let kept: Vec<_> = kept.into_iter().map(port_of).collect();
@@ -167,11 +172,11 @@ impl Programs {
     async fn set_user_forwards(
         &self,
         machine: MachineId,
-        wanted: &[Inbound],
+        wanted: &[InboundPort],
         before: &Open,
     ) -> Result<Vec<ExposedPort>> {
         let (shut, add) = before.until(wanted);
-        let forwards = |ports: &[Inbound]| ports.iter().map(forward).collect::<Vec<_>>();
+        let forwards = |ports: &[InboundPort]| ports.iter().map(forward).collect::<Vec<_>>();
         let changed = user_network::set_forwards(&self.dir(machine), &forwards(&add), &forwards(&shut)).await;
         let taken = changed.map_err(qemu_failed)?;
         without_ssh(wanted.iter().filter(|port| taken.contains(&forward(port))).map(|port| port.to).collect())
@@ -193,7 +198,7 @@ impl Programs {
 }
 
 /// Binds inbound ports. Without SSH's a machine would be of no use to anybody.
-pub(super) fn bind(ports: &[Inbound]) -> Result<Bound> {
+pub(super) fn bind(ports: &[InboundPort]) -> Result<Bound> {
     let mut bound = Bound { sockets: Vec::new(), taken: Vec::new() };
     for port in ports {
         let at = port.at;
@@ -222,7 +227,7 @@ fn rules() -> NetworkPolicy {
 }
 
 /// An inbound port as a program speaks of it.
-fn port_of(port: Inbound) -> Port {
+fn port_of(port: InboundPort) -> Port {
     let protocol = match port.to.protocol {
         Protocol::Tcp => program::Protocol::Tcp,
         Protocol::Udp => program::Protocol::Udp,
@@ -231,7 +236,7 @@ fn port_of(port: Inbound) -> Port {
 }
 
 /// The same as QEMU has it.
-fn forward(port: &Inbound) -> Forward {
+fn forward(port: &InboundPort) -> Forward {
     let protocol = match port.to.protocol {
         Protocol::Tcp => user_network::Protocol::Tcp,
         Protocol::Udp => user_network::Protocol::Udp,

@@ -62,7 +62,7 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
 /// Keeps them until told to stop, and ends them then, unless they are another service's by then.
 pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
     let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
-    // Tasks of their own: one that holds the database's writer goes on while this one waits for that.
+    // Each is made in a task of its own: a maker that holds the database's writer goes on while the keeper waits for it.
     let mut making = JoinSet::new();
     loop {
         // Whatever becomes due behind this is waited for below.
@@ -87,7 +87,7 @@ pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: Can
         return;
     }
     match machine::all_warm(sandboxes.db(), sandboxes.host()).await {
-        // Whatever a maker had just begun to record.
+        // A maker that was called off may have recorded its machine as ready since the look.
         Ok(all) => end_all(&sandboxes, all.into_iter().map(|it| Machine { ready: true, ..it }).collect()).await,
         Err(error) => tracing::warn!(%error, "warm machines cannot be ended; the next service finds them"),
     }
@@ -141,7 +141,8 @@ async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result
     Ok(Some(machine))
 }
 
-/// Notes how the making of one ended. Who makes the next one notes it, so that none is missed between two looks.
+/// Notes how the making of a machine ended. The keeper notes it and chooses the next one, so that it counts no machine
+/// twice and misses none.
 ///
 /// # Panics
 /// Its maker did: the service ends, and the next one knows what is there.

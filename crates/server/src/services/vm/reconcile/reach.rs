@@ -2,7 +2,7 @@
 
 use berth_domain::error::Error;
 use berth_domain::vm::inbound::{BLOCK, block};
-use berth_domain::vm::{Inbound, Reach};
+use berth_domain::vm::{InboundPort, Reach};
 use berth_host::EngineError;
 
 use super::StepError;
@@ -19,7 +19,7 @@ impl Vms {
     ///
     /// # Errors
     /// It has no address yet.
-    pub(super) fn inbound(&self, vm: &VmRow) -> Result<Vec<Inbound>, StepError> {
+    pub(super) fn inbound(&self, vm: &VmRow) -> Result<Vec<InboundPort>, StepError> {
         Ok(self.reach(vm)?.ports(&vm.exposed_ports, &vm.applied_ports))
     }
 
@@ -61,7 +61,7 @@ impl Vms {
 }
 
 /// Notes where a VM is reached.
-pub(super) fn place(vm: &mut VmRow, ports: &[Inbound]) {
+pub(super) fn place(vm: &mut VmRow, ports: &[InboundPort]) {
     let Some(ssh) = ports.first() else { return };
     let own = vm.machine.address.map(std::net::IpAddr::V4);
     vm.machine.ssh_port = Some(ssh.at.port());

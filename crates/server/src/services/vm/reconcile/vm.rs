@@ -11,7 +11,7 @@ use std::slice;
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
-use berth_domain::vm::{DiskKind, Inbound, Status};
+use berth_domain::vm::{DiskKind, InboundPort, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{DataDisk, MachineSpec, Open};
@@ -166,8 +166,7 @@ impl VmLife {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
-        let are_wanted = |ports: Vec<_>| ports == vm.applied_ports;
-        let is_pending = vm.ports_pending || !self.vms.inbound(vm).map_or(true, are_wanted);
+        let is_pending = vm.ports_pending || self.vms.inbound(vm).is_ok_and(|ports| ports != vm.applied_ports);
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -349,7 +348,7 @@ fn making(disk: &DiskRow) -> String {
 }
 
 /// The machine a row describes.
-pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<Inbound>) -> Result<MachineSpec, StepError> {
+pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<InboundPort>) -> Result<MachineSpec, StepError> {
     let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
     let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
     let mounts = mount_points(&data);

@@ -8,7 +8,7 @@ use berth_domain::ids::{DiskId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::model::Want;
-use berth_domain::vm::{ExposedPort, Inbound, Protocol, Reach, RestartPolicy, Status};
+use berth_domain::vm::{ExposedPort, InboundPort, Protocol, Reach, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
 use super::Tenant;
@@ -78,7 +78,7 @@ pub struct VmRow {
     /// Inbound ports.
     pub exposed_ports: Vec<ExposedPort>,
     /// Inbound ports that the running machine has; while they are pending, all that it may have, SSH's among them.
-    pub applied_ports: Vec<Inbound>,
+    pub applied_ports: Vec<InboundPort>,
     /// Whether a change of the machine's ports has begun and is not recorded.
     pub ports_pending: bool,
     /// What cloud-init gets.
@@ -154,30 +154,30 @@ impl TryFrom<StoredPort> for ExposedPort {
     }
 }
 
-/// A port that is open. An earlier version wrote neither where nor SSH's: each answered at the machine's own address, as
-/// itself.
+/// A port that is open. An earlier version wrote no `at`, since each port answered at the machine's own address under its
+/// own number, and it did not write SSH's.
 #[derive(Serialize, Deserialize)]
-struct StoredInbound {
+struct StoredInboundPort {
     #[serde(flatten)]
     to: StoredPort,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     at: Option<SocketAddr>,
 }
 
-fn open_to_json(ports: &[Inbound]) -> String {
-    let stored = |port: &Inbound| StoredInbound { to: StoredPort::from(port.to), at: Some(port.at) };
+fn open_to_json(ports: &[InboundPort]) -> String {
+    let stored = |port: &InboundPort| StoredInboundPort { to: StoredPort::from(port.to), at: Some(port.at) };
     serde_json::to_string(&ports.iter().map(stored).collect::<Vec<_>>()).unwrap_or_default()
 }
 
-fn open_from_row(row: &Row, machine: &Machine) -> Result<Vec<Inbound>, DbError> {
+fn open_from_row(row: &Row, machine: &Machine) -> Result<Vec<InboundPort>, DbError> {
     let own = |port| Some(SocketAddr::from((machine.address?, port)));
-    let stored: Vec<StoredInbound> = row.json("applied_ports")?;
+    let stored: Vec<StoredInboundPort> = row.json("applied_ports")?;
     let is_older = stored.iter().any(|port| port.at.is_none());
     let ssh =
-        machine.ssh_port.and_then(own).filter(|_| is_older || stored.is_empty()).map(|at| Inbound { to: SSH, at });
-    let port = |stored: StoredInbound| {
+        machine.ssh_port.and_then(own).filter(|_| is_older || stored.is_empty()).map(|at| InboundPort { to: SSH, at });
+    let port = |stored: StoredInboundPort| {
         let to = ExposedPort::try_from(stored.to)?;
-        Ok(stored.at.or_else(|| own(to.port)).map(|at| Inbound { to, at }))
+        Ok(stored.at.or_else(|| own(to.port)).map(|at| InboundPort { to, at }))
     };
     let ports: Vec<_> = stored.into_iter().map(port).collect::<Result<_, DbError>>()?;
     Ok(ssh.into_iter().chain(ports.into_iter().flatten()).collect())

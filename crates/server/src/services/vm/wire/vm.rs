@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::vm::{DiskKind, ExposedPort, Reach, Status};
+use berth_domain::vm::{DiskKind, ExposedPort, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -115,8 +115,8 @@ pub struct ExposedPortView {
     /// The address it is reached at, once the VM has one.
     #[schema(required = true)]
     host: Option<String>,
-    /// The port it is reached at: its own number, or where VMs share an address, another one that it keeps, once it has
-    /// that.
+    /// The port it is reached at: the same, or where VMs share an address, another one, which it keeps for as long as it is
+    /// exposed; none before the VM has its ports there.
     #[schema(minimum = 1, maximum = 65535, required = true)]
     public_port: Option<u16>,
 }
@@ -170,6 +170,7 @@ impl VmView {
         let root = disks.iter().find(|d| d.kind == DiskKind::Root);
         let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
         let mounts = mount_points(&data);
+        let public_ip = vm.reach().map(|reach| reach.address().to_string());
         let up = matches!(vm.status, Status::Starting | Status::Running | Status::Restarting);
         Self {
             id: vm.id.to_string(),
@@ -185,12 +186,12 @@ impl VmView {
             root_disk: root.map(|disk| AttachedDiskView::new(disk, None)),
             data_disks: data.iter().zip(mounts).map(|(disk, mount)| AttachedDiskView::new(disk, mount)).collect(),
             exposed_ports: exposed(vm),
-            ssh: vm.machine.ssh_port.zip(public_ip(vm)).filter(|_| up).map(|(port, host)| SshView {
+            ssh: vm.machine.ssh_port.zip(public_ip.clone()).filter(|_| up).map(|(port, host)| SshView {
                 host,
                 port,
                 user: vm.login_user.clone(),
             }),
-            public_ip: public_ip(vm),
+            public_ip,
             networks: vm.networks.iter().map(MembershipView::from).collect(),
             guest_ready: vm.guest_ready && vm.status == Status::Running,
             labels: vm.labels.clone(),
@@ -204,14 +205,6 @@ impl VmView {
     pub fn location(&self, scope: &Scope) -> String {
         format!("/api/v1/orgs/{}/projects/{}/vms/{}", scope.org, scope.project, self.id)
     }
-}
-
-/// The address at which a VM is reached.
-fn public_ip(vm: &VmRow) -> Option<String> {
-    Some(match vm.reach()? {
-        Reach::Own { address, .. } => address.to_string(),
-        Reach::Shared { address, .. } => address.to_string(),
-    })
 }
 
 /// What a VM exposes, in its owner's order.

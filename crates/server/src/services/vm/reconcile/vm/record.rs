@@ -8,7 +8,7 @@ use std::fmt;
 use berth_domain::Timestamp;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
-use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, Inbound, Status};
+use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, InboundPort, Status};
 use berth_host::vm::{MachineSpec, Started};
 use serde_json::json;
 
@@ -218,7 +218,7 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
 /// choose it.
 pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec, started: &Started) {
     place(vm, &spec.ports);
-    let is_open = |port: &&Inbound| vm.machine.shared_address.is_none() || !started.taken_ports.contains(&port.to);
+    let is_open = |port: &&InboundPort| vm.machine.shared_address.is_none() || !started.taken_ports.contains(&port.to);
     vm.applied_ports = spec.ports.iter().filter(is_open).copied().collect();
     vm.ports_pending = false;
 }
