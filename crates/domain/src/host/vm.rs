@@ -45,6 +45,11 @@ impl MachineSpec {
     pub const fn aim(&self) -> Aim {
         Aim::of(self.id, self.generation)
     }
+
+    /// Whether it is reached at an address that others share.
+    pub fn shares_address(&self) -> bool {
+        self.ports.iter().any(|port| port.at.ip() != self.address)
+    }
 }
 
 /// A data disk of a machine.

@@ -320,3 +320,17 @@ async fn ssh_has_its_own_port_again_once_the_service_may_bind_it() {
     caller.act(&format!("/vms/{id}/start")).await;
     assert_eq!(caller.reaches(&id, "running").await["ssh"]["port"], 22);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_keeps_its_own_address_is_told_what_holds_for_that() {
+    let mut platform = settled(Platform::start().await).await;
+    platform.admin.running_vm("first").await;
+    let second = platform.admin.running_vm("second").await;
+    // There is a block for the first alone.
+    share(&mut platform.config, (20_000, 20_010));
+    let platform = platform.restart().await;
+    platform.engine.take_port(8080);
+    expose(&platform, &second, &[8080]).await;
+    says(&platform.admin, &second, "expose another port").await;
+    assert_eq!(shown(&platform.admin, &second).await["exposed_ports"][0]["public_port"], 8080);
+}

@@ -293,7 +293,7 @@ impl VmLife {
             if let Some(started) = &started {
                 opened(vm, &spec, started);
             }
-            let message = started.as_ref().and_then(|started| refused(started, vm.machine.shared_address.is_some()));
+            let message = started.as_ref().and_then(|started| refused(&spec, started));
             running(vm, now, message);
         })
         .await
@@ -328,13 +328,12 @@ impl VmLife {
         }
         let started = changed?;
         fault("vm", "set_ports", "done").await?;
-        let is_shared = self.vms.shared().is_some();
         self.record(seen, |vm| {
             opened(vm, &spec, &started);
-            vm.message = refused(&started, is_shared);
+            vm.message = refused(&spec, &started);
         })
         .await?;
-        if is_shared && !started.taken_ports.is_empty() {
+        if spec.shares_address() && !started.taken_ports.is_empty() {
             return Err(EngineError::Transient("another program has ports of a VM".into()).into());
         }
         Ok(())

@@ -218,20 +218,23 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
 /// choose it.
 pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec, started: &Started) {
     place(vm, &spec.ports);
-    let is_open = |port: &&InboundPort| vm.machine.shared_address.is_none() || !started.taken_ports.contains(&port.to);
+    let is_open = |port: &&InboundPort| !spec.shares_address() || !started.taken_ports.contains(&port.to);
     vm.applied_ports = spec.ports.iter().filter(is_open).copied().collect();
     vm.ports_pending = false;
 }
 
 /// Exposed ports that could not be bound, as a message for the owner.
-pub(super) fn refused(started: &Started, is_shared: bool) -> Option<String> {
+pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
     let list = |ports: &[ExposedPort], why: &str, then: &str| {
         let names: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
         (!names.is_empty()).then(|| format!("not reachable from outside, because {why}: {}{then}", names.join(", ")))
     };
     let low = list(&started.low_ports, "this service may not bind ports below 1024", "");
-    let again =
-        if is_shared { "; it is tried again" } else { "; expose another port, or restart the VM once it is free" };
+    let again = if spec.shares_address() {
+        "; it is tried again"
+    } else {
+        "; expose another port, or restart the VM once it is free"
+    };
     let taken = list(&started.taken_ports, "another program of the host has it", again);
     let all: Vec<_> = low.into_iter().chain(taken).collect();
     (!all.is_empty()).then(|| all.join("; "))
