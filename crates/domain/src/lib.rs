@@ -9,6 +9,7 @@ pub mod agent;
 pub mod error;
 pub mod fair;
 pub mod fields;
+pub mod firewall;
 pub mod gateway;
 pub mod hex;
 pub mod host;

@@ -39,7 +39,7 @@ impl Egress {
 
     /// Is the other end of a guest's network card until the stream ends; dropping the future ends all its
     /// connections, too. New connections are judged by the newest rules, and open ones that a change no longer allows
-    /// are reset at once. What comes in is what the newest forwards say: one that stays is not disturbed, one that
+    /// are reset at once. What comes in is what the newest forwards and the machine's firewall rules say: one that stays is not disturbed, one that
     /// is gone ends with its connections. As long as nobody is attached nobody accepts on them.
     ///
     /// # Errors
@@ -65,8 +65,8 @@ async fn serve(
     mut newest: watch::Receiver<Arc<Vec<Arc<Forward>>>>,
     counters: Arc<Counters>,
 ) -> io::Result<()> {
-    let mut policy = link.policy.clone();
-    let (mut governed, mut forwarded) = (true, true);
+    let (mut policy, mut rules) = (link.policy.clone(), link.rules.clone());
+    let (mut governed, mut narrowed, mut forwarded) = (true, true, true);
     let mut forwards = Forwards::new(link.config.limits.forward_half_open);
     let mut frames = Deframer::new();
     let mut flows = Flows::new(Arc::clone(&link));
@@ -80,6 +80,10 @@ async fn serve(
             () = flows.ended() => {}
             changed = policy.changed(), if governed => {
                 governed = changed.is_ok();
+                flows.judge_again();
+            }
+            changed = rules.changed(), if narrowed => {
+                narrowed = changed.is_ok();
                 flows.judge_again();
             }
             changed = newest.changed(), if forwarded => {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
+use berth_domain::firewall::{Beginning, Direction, RuleProtocol, Rules};
 use berth_domain::sandbox::network_policy::{Destination, NetworkPolicy, Verdict};
 use smoltcp::wire::{ArpOperation, TcpControl, TcpPacket};
 use tokio::task::{AbortHandle, JoinSet};
@@ -28,6 +29,7 @@ mod arrivals;
 pub(crate) struct Flows {
     link: Arc<Link>,
     network: Arc<NetworkPolicy>,
+    rules: Arc<Rules>,
     tcp: HashMap<Key, Entry<tcp::Flow>>,
     udp: HashMap<Key, Entry<udp::Flow>>,
     echo: HashMap<Key, Entry<udp::Flow>>,
@@ -66,11 +68,12 @@ enum Route {
 
 impl Flows {
     pub(crate) fn new(link: Arc<Link>) -> Self {
-        let network = Arc::clone(&link.policy.borrow());
+        let (network, rules) = (Arc::clone(&link.policy.borrow()), Arc::clone(&link.rules.borrow()));
         let (tcp, udp, echo, owners) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
         Self {
             link,
             network,
+            rules,
             tcp,
             udp,
             echo,
@@ -96,15 +99,21 @@ impl Flows {
         }
     }
 
-    /// Takes the newest policy and ends what it does not allow.
+    /// Takes the newest policy and rules, and ends what they do not allow.
     pub(crate) fn judge_again(&mut self) {
         self.network = Arc::clone(&self.link.policy.borrow());
-        let network = &self.network;
-        let denied = |to: &Option<Destination>| to.as_ref().is_some_and(|to| network.decide(to) != Verdict::Allow);
-        self.tcp.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.flow.revoke());
-        for flows in [&mut self.udp, &mut self.echo] {
-            flows.values().filter(|entry| denied(&entry.destination)).for_each(|entry| entry.task.abort());
-            flows.retain(|_, entry| !denied(&entry.destination));
+        self.rules = Arc::clone(&self.link.rules.borrow());
+        let (network, rules) = (&self.network, &self.rules);
+        let tcp = self.tcp.iter().filter(|(key, entry)| !entry.may_go_on(network, rules, RuleProtocol::Tcp, key));
+        tcp.for_each(|(_, entry)| entry.flow.revoke());
+        for (flows, protocol) in [(&mut self.udp, RuleProtocol::Udp), (&mut self.echo, RuleProtocol::Icmp)] {
+            flows.retain(|key, entry| {
+                let may = entry.may_go_on(network, rules, protocol, key);
+                if !may {
+                    entry.task.abort();
+                }
+                may
+            });
         }
     }
 
@@ -176,7 +185,7 @@ impl Flows {
         if header.control != TcpControl::Syn || header.ack_number.is_some() {
             return reset();
         }
-        let route = self.route(key.to);
+        let route = self.route(RuleProtocol::Tcp, key.to);
         if matches!(route, Route::Refused) || self.tcp.len() >= self.link.config.limits.tcp_flows {
             return reset();
         }
@@ -207,7 +216,7 @@ impl Flows {
             entry.flow.send(payload, &self.link.datagrams);
             return;
         }
-        match self.route(key.to) {
+        match self.route(RuleProtocol::Udp, key.to) {
             Route::Resolver => self.query(key, payload),
             Route::Outside(to, destination) => self.open(key, to, destination, payload),
             // Errors never answer what went to many (RFC 1122, 3.2.2).
@@ -241,7 +250,7 @@ impl Flows {
         {
             return entry.flow.send(request, &self.link.datagrams);
         }
-        let Route::Outside(_, destination) = self.route(key.to) else { return };
+        let Route::Outside(_, destination) = self.route(RuleProtocol::Icmp, key.to) else { return };
         make_room(&mut self.echo, self.link.config.limits.echo_flows, false);
         let Some(socket) = self.link.socket() else { return };
         let (flow, requests) = udp::Flow::new();
@@ -271,7 +280,7 @@ impl Flows {
         });
     }
 
-    fn route(&self, to: SocketAddr) -> Route {
+    fn route(&self, protocol: RuleProtocol, to: SocketAddr) -> Route {
         let address = to.ip();
         if address == RESOLVER || address == RESOLVER6 {
             return if to.port() == DNS { Route::Resolver } else { Route::Refused };
@@ -285,7 +294,8 @@ impl Flows {
         let host = loopback || self.link.host.has(address);
         let names = self.link.names().of(address, Instant::now());
         let destination = Destination { address, names, host };
-        if (loopback && !self.link.config.host_loopback) || self.network.decide(&destination) != Verdict::Allow {
+        let may = self.network.decide(&destination) == Verdict::Allow && self.rules.allow(&leaving(protocol, to));
+        if !may || (loopback && !self.link.config.host_loopback) {
             return Route::Refused;
         }
         let target = match address {
@@ -295,6 +305,30 @@ impl Flows {
         };
         Route::Outside(SocketAddr::new(target, to.port()), destination)
     }
+}
+
+impl<F> Entry<F> {
+    /// Whether policy and rules still allow what was begun.
+    fn may_go_on(&self, network: &NetworkPolicy, rules: &Rules, protocol: RuleProtocol, key: &Key) -> bool {
+        match (&self.destination, &self.caller) {
+            (Some(to), _) => network.decide(to) == Verdict::Allow && rules.allow(&leaving(protocol, key.to)),
+            (None, Some(caller)) => rules.allow(&arriving(protocol, caller)),
+            // It is with the resolver.
+            (None, None) => true,
+        }
+    }
+}
+
+/// What the guest begins, as rules see it.
+fn leaving(protocol: RuleProtocol, to: SocketAddr) -> Beginning {
+    let port = (protocol != RuleProtocol::Icmp).then_some(to.port());
+    Beginning { direction: Direction::Out, protocol, port, other: to.ip() }
+}
+
+/// What somebody from outside begins.
+fn arriving(protocol: RuleProtocol, caller: &Caller) -> Beginning {
+    let port = Some(caller.forward.guest_port);
+    Beginning { direction: Direction::In, protocol, port, other: caller.from.ip() }
 }
 
 fn forget<F>(flows: &mut HashMap<Key, Entry<F>>, key: Key, id: tokio::task::Id) {

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use berth_domain::firewall::Rules;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::sync::{Semaphore, watch};
 
@@ -17,6 +18,8 @@ pub(crate) struct Link {
     pub(crate) config: Arc<Config>,
     pub(crate) host: Arc<Host>,
     pub(crate) policy: watch::Receiver<Arc<NetworkPolicy>>,
+    /// The machine's firewall rules.
+    pub(crate) rules: watch::Receiver<Arc<Rules>>,
     pub(crate) wire: Arc<Wire>,
     pub(crate) half_open: Arc<Semaphore>,
     pub(crate) queries: Arc<Semaphore>,
@@ -38,6 +41,7 @@ impl Link {
         let limits = &config.limits;
         Self {
             policy,
+            rules: config.networks.rules(),
             wire: Arc::new(Wire::new(Arc::clone(counters))),
             half_open: Arc::new(Semaphore::new(limits.half_open)),
             queries: Arc::new(Semaphore::new(limits.queries)),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::{Entry, Flows, Protocol, make_room};
+use berth_domain::firewall::RuleProtocol;
+
+use super::{Entry, Flows, Protocol, arriving, make_room};
 use crate::forward::{Arrival, Caller, Forward, refuse};
 use crate::packet::{Key, Outbound};
 use crate::{GATEWAY, GUEST, tcp, udp};
@@ -31,8 +33,11 @@ impl Flows {
         self.udp.retain(|_, entry| !through(&entry.caller));
     }
 
-    /// Lets in who has come. Where there is no room for it, it is reset.
+    /// Lets in who has come, if the rules do. Where there is no room for it, it is reset.
     fn admit(&mut self, caller: Caller, stream: TcpStream, permit: OwnedSemaphorePermit) {
+        if !self.rules.allow(&arriving(RuleProtocol::Tcp, &caller)) {
+            return refuse(stream, "a firewall rule denies it");
+        }
         if self.tcp.len() >= self.link.config.limits.tcp_flows {
             return refuse(stream, "the guest has as many connections as it may have");
         }
@@ -63,8 +68,11 @@ impl Flows {
         self.link.wire.send(&Outbound::datagram(key, bytes));
     }
 
-    /// Begins a flow.
+    /// Begins a flow, if the rules let it in.
     fn follow(&mut self, caller: Caller) -> Option<Key> {
+        if !self.rules.allow(&arriving(RuleProtocol::Udp, &caller)) {
+            return None;
+        }
         make_room(&mut self.udp, self.link.config.limits.udp_flows, true);
         let key = self.seeming(caller.forward.guest_port)?;
         let (flow, datagrams) = udp::Flow::new();

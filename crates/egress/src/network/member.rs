@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
 use berth_domain::network::overlap;
 use ipnet::Ipv4Net;
 use smoltcp::wire::{IpProtocol, UdpPacket};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
+use super::filter::Filter;
 use super::header::{Header, IPV4};
 use super::names::{may_be, reverse};
 use super::table::datagram;
@@ -31,17 +33,22 @@ const TURNS: usize = 16;
 /// Questions to one switch under way; more are as if it did not know the name.
 const QUESTIONS: usize = 64;
 
-/// The networks that a machine belongs to. They are the same whatever card the machine has.
+/// The networks that a machine belongs to, and the machine's firewall rules, which hold outside of them, too. They are
+/// the same whatever card the machine has.
 #[derive(Default)]
 pub struct Memberships {
     joined: Mutex<Vec<Arc<Joined>>>,
     guest: Mutex<Weak<Wire>>,
+    rules: watch::Sender<Arc<Rules>>,
 }
 
 /// A network that a machine belongs to.
 pub(crate) struct Joined {
     network: NetworkId,
     place: Place,
+    rules: watch::Receiver<Arc<Rules>>,
+    /// What is remembered of the network's traffic, whatever link it has.
+    filter: Arc<Mutex<Filter>>,
     link: Mutex<Option<Arc<Messages>>>,
     questions: Mutex<HashMap<u16, oneshot::Sender<Vec<u8>>>>,
     task: Mutex<Option<AbortHandle>>,
@@ -74,7 +81,9 @@ impl Memberships {
         if link.is_none() && lock(&self.joined).iter().any(is_same) {
             return Ok(());
         }
-        let joined = Arc::new(Joined::new(network, place));
+        let before = lock(&self.joined).iter().find(|other| is_same(other)).map(|other| Arc::clone(&other.filter));
+        let filter = before.unwrap_or_else(|| Arc::new(Mutex::new(Filter::of(own))));
+        let joined = Arc::new(Joined::new(network, place, self.rules.subscribe(), filter));
         if let Some(link) = link {
             let messages = Arc::new(Messages::new(link).map_err(|error| error.to_string())?);
             *lock(&joined.link) = Some(Arc::clone(&messages));
@@ -90,6 +99,16 @@ impl Memberships {
     /// Belongs to a network no more; fine where it does not.
     pub fn leave(&self, network: NetworkId) {
         lock(&self.joined).retain(|joined| joined.network != network);
+    }
+
+    /// The machine's firewall rules from now on. What they do not allow any more ends.
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.send_replace(Arc::new(rules));
+    }
+
+    /// The machine's firewall rules, whatever they become.
+    pub(crate) fn rules(&self) -> watch::Receiver<Arc<Rules>> {
+        self.rules.subscribe()
     }
 
     /// The networks, each with the machine's address in it and whether there is a link to its switch.
@@ -122,8 +141,17 @@ impl Memberships {
 }
 
 impl Joined {
-    fn new(network: NetworkId, place: Place) -> Self {
-        Self { network, place, link: Mutex::default(), questions: Mutex::default(), task: Mutex::default() }
+    fn new(network: NetworkId, place: Place, rules: watch::Receiver<Arc<Rules>>, filter: Arc<Mutex<Filter>>) -> Self {
+        let (link, questions, task) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { network, place, rules, filter, link, questions, task }
+    }
+
+    /// Whether the machine's rules let a packet of the network pass. Names are asked for whatever they say.
+    fn passes(&self, packet: &[u8]) -> bool {
+        let resolver = self.place.resolver();
+        let is_about_names = Header::read(packet).is_some_and(|header| [header.from, header.to].contains(&resolver));
+        let rules = Arc::clone(&self.rules.borrow());
+        is_about_names || lock(&self.filter).passes(&rules, packet, Instant::now())
     }
 
     fn link(&self) -> Option<Arc<Messages>> {
@@ -134,9 +162,9 @@ impl Joined {
     pub(crate) fn send(&self, packet: &[u8], wire: &Wire) {
         let mut packet = packet.to_vec();
         match self.place.outward(&mut packet) {
-            Some(Way::Network) => self.put(&packet),
+            Some(Way::Network) if self.passes(&packet) => self.put(&packet),
             Some(Way::Guest) if wire.room() => deliver(wire, &packet),
-            Some(Way::Guest) | None => {}
+            Some(_) | None => {}
         }
     }
 
@@ -165,6 +193,9 @@ impl Joined {
 
     /// Takes a packet of the switch; what goes to the guest.
     fn take<'a>(&self, packet: &'a mut [u8]) -> Option<&'a [u8]> {
+        if !self.passes(packet) {
+            return None;
+        }
         let header = self.place.inward(packet)?;
         if header.protocol != IpProtocol::Udp || !header.is_first {
             return Some(packet);

@@ -15,7 +15,11 @@
 //! Neither side believes the other. A switch takes from a link only what is from the address that the link was made
 //! for, and gives it only what is for that address ([`table`](self::table)). A machine's program takes from a switch
 //! only what is for its machine and from the network.
+//!
+//! Firewall rules ([`filter`](self::filter)) hold where a packet passes anyway: those of a network at its switch, for all
+//! its members, and those of a machine at its own program, for it alone.
 
+mod filter;
 mod header;
 mod member;
 mod names;
@@ -23,6 +27,7 @@ mod roster;
 mod table;
 mod translate;
 
+pub(crate) use filter::Filter;
 pub(crate) use member::Joined;
 pub use member::Memberships;
 pub use roster::{Member, Roster};

@@ -4,16 +4,14 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
+use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use ipnet::Ipv4Net;
 use tokio::net::UnixStream;
 
-use super::conversation::{Answer, Conversation, done};
+use super::conversation::Conversation;
 use super::protocol::{Ask, Asked, OfMachine, Port, Status};
-
-/// How a program begins its refusal of what it does not know; all that were ever shipped do.
-const UNKNOWN: &str = "unknown variant";
 
 /// A connection to a program. It does one thing at a time.
 #[derive(Debug)]
@@ -41,6 +39,15 @@ impl Control {
     pub async fn set_rules(&mut self, network: &NetworkPolicy) -> io::Result<()> {
         let (network, unlock) = (network.clone(), network.unlock.clone());
         self.conversation.done(Ask::SetRules { network, unlock }, &[]).await
+    }
+
+    /// Sets the machine's firewall rules; what they do not allow any more ends.
+    ///
+    /// # Errors
+    /// The program does not answer in time; [`io::ErrorKind::Unsupported`] where it is one of an earlier Berth, which
+    /// knows of no rules.
+    pub async fn set_firewall(&mut self, rules: Rules) -> io::Result<()> {
+        self.conversation.done_if_known(Ask::SetFirewall { rules }, &[]).await
     }
 
     /// Sets which ports lead into the guest: those of `kept`, which do so already, and the sockets of `new`. Others are
@@ -76,10 +83,7 @@ impl Control {
         link: Option<&OwnedFd>,
     ) -> io::Result<()> {
         let ask = Ask::Join { network, cidr: at.0, address: at.1 };
-        match self.conversation.ask(ask, link.as_slice()).await? {
-            Answer::Refused { reason } if reason.starts_with(UNKNOWN) => Err(io::ErrorKind::Unsupported.into()),
-            answer => done::<OfMachine>(&answer),
-        }
+        self.conversation.done_if_known(ask, link.as_slice()).await
     }
 
     /// Tells it that the machine belongs to a network no more; fine where it does not.

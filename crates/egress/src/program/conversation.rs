@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long nobody is taken after somebody could not be.
 const BREATH: Duration = Duration::from_millis(100);
 
+/// How a program begins its refusal of what it does not know; all that were ever shipped do.
+const UNKNOWN: &str = "unknown variant";
+
 /// What is said to a kind of program and by it.
 pub(super) trait Language: Debug + Send + Sync + 'static {
     /// What the service asks for.
@@ -92,8 +95,19 @@ impl<L: Language> Conversation<L> {
         done::<L>(&self.ask(ask, beside).await?)
     }
 
+    /// The same of something that programs of an earlier Berth do not know.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where it does not.
+    pub(super) async fn done_if_known(&mut self, ask: L::Ask, beside: &[&OwnedFd]) -> io::Result<()> {
+        match self.ask(ask, beside).await? {
+            Answer::Refused { reason } if reason.starts_with(UNKNOWN) => Err(io::ErrorKind::Unsupported.into()),
+            answer => done::<L>(&answer),
+        }
+    }
+
     /// Asks, and waits for the answer.
-    pub(super) async fn ask(&mut self, ask: L::Ask, beside: &[&OwnedFd]) -> io::Result<Answer<L::Status>> {
+    async fn ask(&mut self, ask: L::Ask, beside: &[&OwnedFd]) -> io::Result<Answer<L::Status>> {
         let line = serde_json::to_vec(&Request { version: L::VERSION, ask })?;
         let beside: Vec<_> = beside.iter().map(|descriptor| descriptor.as_fd()).collect();
         let mut channel = self.channel.take().ok_or(io::ErrorKind::NotConnected)?;
@@ -108,7 +122,7 @@ impl<L: Language> Conversation<L> {
 }
 
 /// Whether what was asked for is done.
-pub(super) fn done<L: Language>(answer: &Answer<L::Status>) -> io::Result<()> {
+fn done<L: Language>(answer: &Answer<L::Status>) -> io::Result<()> {
     match answer {
         Answer::Done => Ok(()),
         other => Err(unexpected::<L>(other)),

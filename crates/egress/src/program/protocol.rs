@@ -3,6 +3,7 @@
 //! ```text
 //!   {"version":1,"ask":"status"}
 //!   {"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]},"unlock":[]}
+//!   {"version":1,"ask":"set_firewall","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}
 //!   {"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}
 //!   {"version":1,"ask":"set_link"}
 //!   {"version":1,"ask":"join","network":"0193…","cidr":"10.128.0.0/24","address":"10.128.0.2"}
@@ -16,6 +17,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use ipnet::{IpNet, Ipv4Net};
@@ -60,6 +62,12 @@ pub(super) enum Ask {
         network: NetworkPolicy,
         /// What of special and host's addresses they may unlock.
         unlock: Vec<IpNet>,
+    },
+    /// The machine's firewall rules from now on, which narrow what the others let pass; what they do not allow any more
+    /// ends.
+    SetFirewall {
+        /// The rules.
+        rules: Rules,
     },
     /// Which ports lead into the guest from now on: these and no others.
     SetForwards {
@@ -156,6 +164,8 @@ mod tests {
     use super::super::conversation::{Answer, Request};
     use super::*;
 
+    const RULES: &str = r#"[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]"#;
+
     #[test]
     fn messages_are_what_they_are_documented_to_be() {
         let port = Port { protocol: Protocol::Tcp, at: "127.64.0.1:22".parse().unwrap(), guest_port: 22 };
@@ -165,6 +175,10 @@ mod tests {
             (
                 Ask::SetRules { network: NetworkPolicy::default(), unlock: vec!["10.0.0.0/8".parse().unwrap()] },
                 r#"{"version":1,"ask":"set_rules","network":{"egress":"allow","allow":[],"deny":[]},"unlock":["10.0.0.0/8"]}"#,
+            ),
+            (
+                Ask::SetFirewall { rules: serde_json::from_str(RULES).unwrap() },
+                r#"{"version":1,"ask":"set_firewall","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}"#,
             ),
             (
                 Ask::SetForwards { ports: vec![Asked { port, is_new: true }] },

@@ -111,6 +111,7 @@ impl Program {
                 return Ok(Answer::Status(Status { networks, ..self.state().status() }));
             }
             Ask::SetRules { network, unlock } => self.state().set_rules(NetworkPolicy { unlock, ..network }),
+            Ask::SetFirewall { rules } => self.networks.set_rules(rules),
             Ask::SetForwards { ports } => {
                 let shut = self.state().set_forwards(&ports, &mut beside)?;
                 wait_shut(&shut).await?;

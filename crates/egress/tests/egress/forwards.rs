@@ -15,7 +15,7 @@ use crate::tcp::noise;
 use crate::world::{SERVER, World, echo, network};
 
 /// A port of the guest.
-const PORT: u16 = 8000;
+pub const PORT: u16 = 8000;
 
 /// A forward to a port of the guest, and where to come to.
 fn forward(world: &World, guest_port: u16) -> (Arc<Forward>, SocketAddr) {
@@ -28,7 +28,7 @@ fn forward(world: &World, guest_port: u16) -> (Arc<Forward>, SocketAddr) {
 }
 
 /// A world with a forward to `PORT`.
-fn forwarded(change: impl FnOnce(&mut berth_egress::Config)) -> (World, Guest, SocketAddr) {
+pub fn forwarded(change: impl FnOnce(&mut berth_egress::Config)) -> (World, Guest, SocketAddr) {
     let (world, guest) = World::with(network("allow", &[], &[]), change);
     let (forward, address) = forward(&world, PORT);
     world.forwards.send_replace(Arc::new(vec![forward]));
@@ -36,20 +36,20 @@ fn forwarded(change: impl FnOnce(&mut berth_egress::Config)) -> (World, Guest, S
 }
 
 /// Somebody outside, who connects and does something.
-fn client<T: Send + 'static>(to: SocketAddr, act: impl FnOnce(TcpStream) -> T + Send + 'static) -> Receiver<T> {
+pub fn client<T: Send + 'static>(to: SocketAddr, act: impl FnOnce(TcpStream) -> T + Send + 'static) -> Receiver<T> {
     let (told, result) = mpsc::channel();
     std::thread::spawn(move || told.send(act(TcpStream::connect(to).unwrap())));
     result
 }
 
 /// How a connection ends for somebody who waits for bytes.
-fn end(mut stream: TcpStream) -> Result<Vec<u8>, ErrorKind> {
+pub fn end(mut stream: TcpStream) -> Result<Vec<u8>, ErrorKind> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).map(|_| bytes).map_err(|error| error.kind())
 }
 
 impl Guest {
-    fn told<T>(&mut self, result: &Receiver<T>) -> T {
+    pub fn told<T>(&mut self, result: &Receiver<T>) -> T {
         self.until("what came of it", |_| result.try_recv().ok())
     }
 }

@@ -6,6 +6,7 @@ mod beside;
 mod dhcp;
 mod dns;
 mod echo;
+mod firewall;
 mod forwards;
 mod guest;
 mod hostile;

@@ -16,13 +16,13 @@ use crate::switch::Switch;
 use crate::world::network;
 
 /// A machine that reaches nothing outside.
-struct Machine {
-    beside: Beside,
-    guest: Guest,
+pub struct Machine {
+    pub beside: Beside,
+    pub guest: Guest,
 }
 
 /// A network with a machine for each name.
-fn joined<const N: usize>(names: [&str; N]) -> (Switch, [Machine; N]) {
+pub fn joined<const N: usize>(names: [&str; N]) -> (Switch, [Machine; N]) {
     let mut switch = Switch::of(&names);
     let machines = names.map(|name| {
         let mut machine = machine();
@@ -38,7 +38,7 @@ fn machine() -> Machine {
 }
 
 /// Has guests live until something is so.
-fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut Guest]) -> Option<T>) -> T {
+pub fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut Guest]) -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for guest in &mut *guests {
@@ -52,7 +52,7 @@ fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut
 }
 
 /// A connection from one guest to another, and both of its ends.
-fn connect(from: &mut Guest, to: &mut Guest, address: Ipv4Addr, port: u16) -> (SocketHandle, SocketHandle) {
+pub fn connect(from: &mut Guest, to: &mut Guest, address: Ipv4Addr, port: u16) -> (SocketHandle, SocketHandle) {
     let listening = to.listen(port);
     let calling = from.dial(SocketAddrV4::new(address, port));
     until("a connection", &mut [from, to], |guests| {
@@ -63,7 +63,7 @@ fn connect(from: &mut Guest, to: &mut Guest, address: Ipv4Addr, port: u16) -> (S
 }
 
 /// Sends bytes over a connection, and waits until they are there.
-fn carry(from: &mut Guest, sends: SocketHandle, to: &mut Guest, takes: SocketHandle, bytes: &[u8]) {
+pub fn carry(from: &mut Guest, sends: SocketHandle, to: &mut Guest, takes: SocketHandle, bytes: &[u8]) {
     let (mut rest, mut got) = (bytes, Vec::new());
     until("bytes", &mut [from, to], |guests| {
         let [from, to] = guests else { return None };

@@ -4,6 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
+use berth_domain::firewall::Rules;
 use tokio::net::UnixStream;
 
 use super::super::conversation::Conversation;
@@ -35,6 +36,15 @@ impl Control {
     /// The switch does not answer in time, or refuses.
     pub async fn set(&mut self, network: Roster) -> io::Result<()> {
         self.conversation.done(Ask::Set(network), &[]).await
+    }
+
+    /// Tells the network's firewall rules. What they do not allow any more ends.
+    ///
+    /// # Errors
+    /// The switch does not answer in time; [`io::ErrorKind::Unsupported`] where it is one of an earlier Berth, which
+    /// knows of no rules.
+    pub async fn set_rules(&mut self, rules: Rules) -> io::Result<()> {
+        self.conversation.done_if_known(Ask::SetRules { rules }, &[]).await
     }
 
     /// Gives it the link of the member at an address. One that it had of it ends.

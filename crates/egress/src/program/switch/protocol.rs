@@ -3,12 +3,14 @@
 //! ```text
 //!   {"version":1,"ask":"status"}
 //!   {"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"0193…","address":"10.128.0.2","names":["web"]}]}
+//!   {"version":1,"ask":"set_rules","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}
 //!   {"version":1,"ask":"link","address":"10.128.0.2"}
 //!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
 //! ```
 
 use std::net::Ipv4Addr;
 
+use berth_domain::firewall::Rules;
 use serde::{Deserialize, Serialize};
 
 use super::super::conversation::Language;
@@ -47,6 +49,11 @@ pub(super) enum Ask {
     Status,
     /// What the network is from now on. Links of those that are no members any more end.
     Set(Roster),
+    /// The network's firewall rules from now on. What they do not allow any more ends.
+    SetRules {
+        /// The rules.
+        rules: Rules,
+    },
     /// The link of a member, as the descriptor beside it.
     Link {
         /// The member's address.
@@ -78,6 +85,8 @@ mod tests {
     use super::*;
     use crate::network::Member;
 
+    const RULES: &str = r#"[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]"#;
+
     #[test]
     fn messages_are_what_they_are_documented_to_be() {
         let member = Member { machine: "a".into(), address: [10, 128, 0, 2].into(), names: vec!["web".into()] };
@@ -87,6 +96,10 @@ mod tests {
             (
                 Ask::Set(network),
                 r#"{"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"a","address":"10.128.0.2","names":["web"]}]}"#,
+            ),
+            (
+                Ask::SetRules { rules: serde_json::from_str(RULES).unwrap() },
+                r#"{"version":1,"ask":"set_rules","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}"#,
             ),
             (Ask::Link { address: [10, 128, 0, 2].into() }, r#"{"version":1,"ask":"link","address":"10.128.0.2"}"#),
         ];

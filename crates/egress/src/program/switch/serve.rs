@@ -6,7 +6,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use berth_domain::firewall::Rules;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
@@ -17,7 +19,7 @@ use super::super::given::Given;
 use super::protocol::{Ask, Linked, OfSwitch, Status, VERSION};
 use crate::MTU;
 use crate::message::{Messages, Received};
-use crate::network::{Decision, Roster, Table};
+use crate::network::{Decision, Filter, Roster, Table};
 
 /// Packets of a member before others have their turn.
 const TURNS: usize = 16;
@@ -58,6 +60,7 @@ fn answer(switch: &Arc<Switch>, ask: Ask, beside: Vec<OwnedFd>) -> Result<Answer
     match ask {
         Ask::Status => return Ok(Answer::Status(switch.state().status())),
         Ask::Set(network) => switch.state().set(&network)?,
+        Ask::SetRules { rules } => switch.state().rules = rules,
         Ask::Link { address } => {
             let link = beside.into_iter().next().ok_or("there is no link beside it")?;
             switch.link(address, link)?;
@@ -78,6 +81,8 @@ struct Switch {
 struct State {
     table: Option<Table>,
     links: HashMap<Ipv4Addr, Link>,
+    rules: Rules,
+    filter: Filter,
     /// What packets are read into, one after the other.
     buffer: Vec<u8>,
 }
@@ -123,6 +128,7 @@ impl State {
     fn set(&mut self, network: &Roster) -> Result<(), String> {
         let table = Table::new(network)?;
         self.links.retain(|address, link| table.machine(*address) == Some(link.machine.as_str()));
+        self.filter.retain(|address| self.links.contains_key(&address));
         self.table = Some(table);
         Ok(())
     }
@@ -134,7 +140,9 @@ impl State {
         let (Some(table), Some(packet)) = (&self.table, self.buffer.get(..length)) else { return received };
         match table.decide(from, packet) {
             Decision::Pass(to) => {
-                if let Some(link) = self.links.get(&to) {
+                if let Some(link) = self.links.get(&to)
+                    && self.filter.passes(&self.rules, packet, Instant::now())
+                {
                     link.messages.send(packet);
                 }
             }

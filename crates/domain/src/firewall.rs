@@ -1,0 +1,255 @@
+//! Firewall rules of a network or of a VM: how requests for them are read, and what they say of a packet.
+//!
+//! ```text
+//!   rules in order ── the first that matches says `allow` or `deny`
+//!                 └── none matches ──► allowed
+//! ```
+//!
+//! Rules only narrow. From outside a VM is reached at SSH's port and at its exposed ports, whatever a rule allows; and what
+//! the platform refuses to every guest, as the addresses of its host, no rule opens. A list that ends in a rule that
+//! denies everything allows exactly what stands before it.
+//!
+//! They speak of who begins: what answers something that was allowed passes, and what a change does not allow any more
+//! ends.
+
+use core::fmt;
+use core::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::fields::{Fields, Parsed, text};
+use crate::words;
+
+/// Most rules of a network or a VM.
+pub const MAX_RULES: usize = 100;
+/// Most ports and ranges of ports of a rule.
+pub const MAX_PORTS: usize = 32;
+
+words! {
+    /// Which way something goes that is begun, as the VM sees it, or a member of the network.
+    Direction {
+        /// To it.
+        In = "in",
+        /// From it.
+        Out = "out",
+    }
+}
+
+words! {
+    /// Which protocol a rule speaks of.
+    RuleProtocol {
+        /// TCP.
+        Tcp = "tcp",
+        /// UDP.
+        Udp = "udp",
+        /// ICMP, of IPv4 and IPv6.
+        Icmp = "icmp",
+        /// All of them.
+        Any = "any",
+    }
+}
+
+words! {
+    /// What becomes of what a rule matches.
+    Action {
+        /// It passes.
+        Allow = "allow",
+        /// It is dropped.
+        Deny = "deny",
+    }
+}
+
+/// What is begun: a connection, a flow of datagrams, or a ping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Its protocol; never [`RuleProtocol::Any`].
+    pub protocol: RuleProtocol,
+    /// The port that it goes to; none where the protocol has no ports.
+    pub port: Option<u16>,
+    /// The other side: where it comes from or goes to.
+    pub other: IpAddr,
+}
+
+/// A port, or a range of them, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    first: u16,
+    last: u16,
+}
+
+/// A firewall rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which way.
+    pub direction: Direction,
+    /// Which protocol.
+    pub protocol: RuleProtocol,
+    /// Which ports; all where there are none.
+    pub ports: Vec<Ports>,
+    /// The other side: where what comes in is from, or where what goes out is to; anywhere where it is absent.
+    pub source: Option<IpNet>,
+    /// What becomes of it.
+    pub action: Action,
+}
+
+/// Rules in their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Value", into = "Vec<Plain>")]
+pub struct Rules(Vec<Rule>);
+
+impl Rules {
+    /// The rules in their order.
+    pub fn list(&self) -> &[Rule] {
+        &self.0
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether something may begin.
+    pub fn allow(&self, beginning: &Beginning) -> bool {
+        let first = self.0.iter().find(|rule| rule.matches(beginning));
+        first.is_none_or(|rule| rule.action == Action::Allow)
+    }
+}
+
+impl Rule {
+    fn matches(&self, beginning: &Beginning) -> bool {
+        let Beginning { direction, protocol, port, other } = beginning;
+        let is_protocol = self.protocol == RuleProtocol::Any || self.protocol == *protocol;
+        let is_port = self.ports.is_empty() || port.is_some_and(|port| self.ports.iter().any(|ports| ports.has(port)));
+        let is_other = self.source.is_none_or(|source| source.contains(&other.to_canonical()));
+        self.direction == *direction && is_protocol && is_port && is_other
+    }
+
+    fn read(f: &mut Fields<'_>) -> Option<Self> {
+        let direction = f.required("direction", |value| Direction::parse(text(value)?));
+        let protocol = f.required("protocol", |value| RuleProtocol::parse(text(value)?));
+        let ports = if f.has("ports") { ports(f) } else { Some(Vec::new()) };
+        let source = f.optional("source", source);
+        let action = f.required("action", |value| Action::parse(text(value)?));
+        if protocol.is_some_and(|protocol| matches!(protocol, RuleProtocol::Icmp | RuleProtocol::Any)) && f.has("ports")
+        {
+            f.fail("ports", "need protocol tcp or udp");
+        }
+        Some(Self { direction: direction?, protocol: protocol?, ports: ports?, source, action: action? })
+    }
+}
+
+impl Ports {
+    /// Whether a port is one of them.
+    pub const fn has(&self, port: u16) -> bool {
+        self.first <= port && port <= self.last
+    }
+
+    fn parse(value: &Value) -> Parsed<Self> {
+        const RULE: &str = "must be a port from 1 to 65535, or a range such as \"8000-8100\"";
+        let port = |text: &str| text.parse().ok().filter(|port| *port != 0);
+        let number = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
+        let of_text = |text: &str| match text.split_once('-') {
+            Some((first, last)) => Some(Self { first: port(first)?, last: port(last)? }),
+            None => port(text).map(Self::from),
+        };
+        let ports = number(value).map(Self::from).or_else(|| value.as_str().and_then(of_text)).ok_or(RULE)?;
+        if ports.first > ports.last { Err("must not end before it begins".into()) } else { Ok(ports) }
+    }
+}
+
+impl From<u16> for Ports {
+    fn from(port: u16) -> Self {
+        Self { first: port, last: port }
+    }
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last { write!(f, "{}", self.first) } else { write!(f, "{}-{}", self.first, self.last) }
+    }
+}
+
+/// Reads the ports of a rule, of which there must be some: none would mean all.
+fn ports(f: &mut Fields<'_>) -> Option<Vec<Ports>> {
+    let ports = f.list("ports", MAX_PORTS, Ports::parse)?;
+    if ports.is_empty() {
+        f.fail("ports", "must name a port; leave the field out for all ports");
+    }
+    Some(ports)
+}
+
+fn source(value: &Value) -> Parsed<IpNet> {
+    let text = text(value)?;
+    let source = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    let source = source.map_err(|_| "must be an address or a range such as 10.20.0.0/24 or 2001:db8::/32")?;
+    let whole = source.trunc();
+    if source != whole {
+        return Err(format!("has bits set behind its prefix: write {whole}"));
+    }
+    Ok(source)
+}
+
+/// A valid request for the rules of a network or a VM: these and no others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetRules {
+    /// The rules.
+    pub rules: Rules,
+}
+
+impl TryFrom<&Value> for SetRules {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        if !f.has("rules") {
+            f.fail("rules", "is required");
+        }
+        let rules = f.objects("rules", MAX_RULES, Rule::read);
+        f.finish(rules.map(|rules| Self { rules: Rules(rules) }))
+    }
+}
+
+impl TryFrom<Value> for Rules {
+    type Error = crate::Error;
+
+    fn try_from(value: Value) -> Result<Self> {
+        let body = Value::from_iter([("rules", value)]);
+        SetRules::try_from(&body).map(|set| set.rules)
+    }
+}
+
+/// A rule as it stands on the wire and in the database.
+#[derive(Serialize)]
+struct Plain {
+    direction: &'static str,
+    protocol: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ports: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    action: &'static str,
+}
+
+impl From<Rules> for Vec<Plain> {
+    fn from(rules: Rules) -> Self {
+        let ports =
+            |ports: &Ports| if ports.first == ports.last { ports.first.into() } else { ports.to_string().into() };
+        let plain = |rule: Rule| Plain {
+            direction: rule.direction.as_str(),
+            protocol: rule.protocol.as_str(),
+            ports: rule.ports.iter().map(ports).collect(),
+            source: rule.source.map(|source| source.to_string()),
+            action: rule.action.as_str(),
+        };
+        rules.0.into_iter().map(plain).collect()
+    }
+}
+
+#[cfg(test)]
+#[path = "firewall_tests.rs"]
+mod tests;

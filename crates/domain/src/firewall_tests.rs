@@ -1,0 +1,110 @@
+use serde_json::{Value, json};
+
+use super::Direction::{In, Out};
+use super::RuleProtocol::{Icmp, Tcp, Udp};
+use super::*;
+
+fn set(rules: &Value) -> Result<Rules> {
+    SetRules::try_from(&json!({ "rules": rules })).map(|set| set.rules)
+}
+
+fn message(rules: &Value) -> String {
+    set(rules).unwrap_err().message
+}
+
+fn begins(direction: Direction, protocol: RuleProtocol, port: u16, other: &str) -> Beginning {
+    let port = (protocol != RuleProtocol::Icmp).then_some(port);
+    Beginning { direction, protocol, port, other: other.parse().unwrap() }
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let rules = set(&json!([
+        {"direction": "in", "protocol": "tcp", "ports": [22, "8000-8100"], "source": "10.0.0.0/8", "action": "allow"},
+        {"direction": "in", "protocol": "icmp", "action": "allow"},
+        {"direction": "in", "protocol": "any", "action": "deny"},
+        {"direction": "out", "protocol": "udp", "ports": [53], "source": "2001:db8::/32", "action": "deny"},
+    ]))
+    .unwrap();
+    for (beginning, allowed) in [
+        (begins(In, Tcp, 22, "10.1.2.3"), true),
+        (begins(In, Tcp, 8000, "10.1.2.3"), true),
+        (begins(In, Tcp, 8100, "10.1.2.3"), true),
+        // A caller of IPv4 at a socket of IPv6 is the same caller.
+        (begins(In, Tcp, 22, "::ffff:10.1.2.3"), true),
+        (begins(In, Tcp, 7999, "10.1.2.3"), false),
+        (begins(In, Tcp, 8101, "10.1.2.3"), false),
+        (begins(In, Tcp, 22, "11.1.2.3"), false),
+        (begins(In, Udp, 22, "10.1.2.3"), false),
+        (begins(In, Icmp, 0, "11.1.2.3"), true),
+        (begins(Out, Udp, 53, "2001:db8::1"), false),
+        (begins(Out, Udp, 54, "2001:db8::1"), true),
+        (begins(Out, Tcp, 53, "2001:db8::1"), true),
+        (begins(Out, Udp, 53, "10.1.2.3"), true),
+    ] {
+        assert_eq!(rules.allow(&beginning), allowed, "{beginning:?}");
+    }
+    assert!(Rules::default().allow(&begins(In, Tcp, 1, "10.0.0.1")), "without rules everything passes");
+}
+
+#[test]
+fn rules_are_read_as_they_are_written() {
+    let rules = json!([
+        {"direction": "in", "protocol": "tcp", "ports": [1, "2-65535"], "source": "10.0.0.0/8", "action": "allow"},
+        {"direction": "out", "protocol": "any", "action": "deny"},
+    ]);
+    let read = set(&rules).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), rules);
+    assert_eq!(serde_json::from_value::<Rules>(rules).unwrap(), read);
+    // An address is a range of its own, a range of one port a port.
+    let one = json!([{"direction": "in", "protocol": "udp", "ports": ["80", "81-81"], "source": "10.0.0.1", "action": "deny"}]);
+    let whole =
+        json!([{"direction": "in", "protocol": "udp", "ports": [80, 81], "source": "10.0.0.1/32", "action": "deny"}]);
+    assert_eq!(serde_json::to_value(set(&one).unwrap()).unwrap(), whole);
+    assert_eq!(set(&json!([])).unwrap(), Rules::default());
+}
+
+#[test]
+fn every_mistake_is_named() {
+    let error = set(&json!([
+        {"direction": "up", "protocol": "sctp", "ports": [0, 65536, "a", "9-8", "1-", 1.5], "source": "10.0.0.1/8", "action": "log"},
+        {"protocol": "icmp", "ports": [80], "port": 80},
+        7,
+    ]))
+    .unwrap_err();
+    let fields: Vec<_> = error.details.iter().map(|detail| detail.field.as_str()).collect();
+    let port = |index| format!("rules[0].ports[{index}]");
+    let ports: Vec<_> = (0..6).map(port).collect();
+    for field in ports.iter().map(String::as_str).chain([
+        "rules[0].direction",
+        "rules[0].protocol",
+        "rules[0].source",
+        "rules[0].action",
+        "rules[1].direction",
+        "rules[1].action",
+        "rules[1].ports",
+        "rules[1].port",
+        "rules[2]",
+    ]) {
+        assert!(fields.contains(&field), "{field} in {fields:?}");
+    }
+    assert!(
+        message(&json!([{"direction": "in", "protocol": "tcp", "ports": [], "action": "deny"}]))
+            .contains("leave the field out")
+    );
+    assert!(SetRules::try_from(&json!({})).unwrap_err().message.contains("rules"));
+}
+
+#[test]
+fn lists_are_bounded() {
+    let rule = json!({"direction": "in", "protocol": "tcp", "action": "deny"});
+    assert!(set(&Value::from(vec![rule.clone(); MAX_RULES])).is_ok());
+    assert!(set(&Value::from(vec![rule.clone(); MAX_RULES + 1])).is_err());
+    let with = |count: usize| {
+        let mut rule = rule.clone();
+        rule["ports"] = (1..=count).collect::<Vec<_>>().into();
+        json!([rule])
+    };
+    assert!(set(&with(MAX_PORTS)).is_ok());
+    assert!(set(&with(MAX_PORTS + 1)).is_err());
+}
