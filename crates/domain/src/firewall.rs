@@ -103,6 +103,18 @@ pub struct Rule {
 pub struct Rules(Vec<Rule>);
 
 impl Rules {
+    /// Rules by which nothing begins.
+    pub fn nothing() -> Self {
+        let deny = |direction| Rule {
+            direction,
+            protocol: RuleProtocol::Any,
+            ports: Vec::new(),
+            source: None,
+            action: Action::Deny,
+        };
+        Self(vec![deny(Direction::In), deny(Direction::Out)])
+    }
+
     /// The rules in their order.
     pub fn list(&self) -> &[Rule] {
         &self.0

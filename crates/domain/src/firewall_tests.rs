@@ -44,7 +44,11 @@ fn the_first_rule_that_matches_decides() {
     ] {
         assert_eq!(rules.allow(&beginning), allowed, "{beginning:?}");
     }
-    assert!(Rules::default().allow(&begins(In, Tcp, 1, "10.0.0.1")), "without rules everything passes");
+    for direction in [In, Out] {
+        let beginning = begins(direction, Icmp, 0, "10.0.0.1");
+        assert!(Rules::default().allow(&beginning), "without rules everything passes");
+        assert!(!Rules::nothing().allow(&beginning));
+    }
 }
 
 #[test]

@@ -237,7 +237,7 @@ impl SimulatedEngine {
 impl World {
     fn started(&self, spec: &MachineSpec) -> Started {
         let taken = spec.ports.iter().filter(|port| self.taken.contains(&port.at.port()));
-        Started { low_ports: Vec::new(), taken_ports: taken.map(|port| port.to).collect() }
+        Started { taken_ports: taken.map(|port| port.to).collect(), ..Started::default() }
     }
 }
 

@@ -374,6 +374,11 @@ impl Caller {
         self.send(self.request(Method::POST, path)).await
     }
 
+    /// Puts JSON.
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        self.send(self.request(Method::PUT, path).json(&body)).await
+    }
+
     /// Patches.
     pub async fn patch(&self, path: &str, body: Value) -> Answer {
         self.send(self.request(Method::PATCH, path).json(&body)).await

@@ -6,6 +6,7 @@ pub mod audit;
 pub mod chat;
 pub mod context;
 pub mod disk;
+mod firewall;
 pub mod image;
 pub mod invitation;
 pub mod key;

@@ -5,6 +5,7 @@ use anyhow::Result;
 use berth_client::{ChangeProjectNetwork, Membership, NetworkMember, NewNetwork, Page, ProjectClient, ProjectNetwork};
 use clap::Subcommand;
 
+use super::firewall;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output::{self, Table};
@@ -47,6 +48,13 @@ pub enum NetworkCommand {
         /// New name
         name: String,
     },
+    /// Show or set the firewall rules between the members of a network
+    Rules {
+        /// Name or id
+        network: String,
+        #[command(flatten)]
+        rules: firewall::RulesArgs,
+    },
     /// Delete networks to which nothing belongs
     #[command(visible_alias = "rm")]
     Delete {
@@ -75,6 +83,14 @@ pub async fn run(context: &Context, command: NetworkCommand) -> Result<()> {
             let change = ChangeProjectNetwork { name: Some(name) };
             let changed = project.update_network(&network.id, &change).await;
             one(context, &changed.map_err(|error| retold(error, WORDS))?)
+        }
+        NetworkCommand::Rules { network, rules } => {
+            let (network, wanted) = (find(&project, &network).await?, rules.wanted()?);
+            let rules = match wanted {
+                Some(rules) => project.set_network_rules(&network.id, &rules).await,
+                None => project.network_rules(&network.id).await,
+            };
+            firewall::show(context, &rules.map_err(|error| retold(error, firewall::WORDS))?)
         }
         NetworkCommand::Delete { networks } => delete(context, &project, &networks).await,
     }

@@ -25,7 +25,7 @@ fn note(service: &Service, id: &str) -> Option<Value> {
 }
 
 /// The process of that program, if it lives.
-fn program(service: &Service, id: &str) -> Option<Pid> {
+pub fn program(service: &Service, id: &str) -> Option<Pid> {
     let pid = i32::try_from(note(service, id)?["pid"].as_i64()?).ok()?;
     let name = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     // One that ended and that nobody waited for has no arguments.
@@ -54,14 +54,14 @@ async fn logged_in(service: &Service, caller: &Caller) -> (String, Value) {
 }
 
 /// A session of a shell over SSH that stays open.
-struct Session {
+pub struct Session {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
 impl Session {
-    fn open(service: &Service, vm: &Value) -> Self {
+    pub fn open(service: &Service, vm: &Value) -> Self {
         let mut command: Command = login(service, vm);
         let mut child = command.arg("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("ssh");
         let input = child.stdin.take().expect("its input");
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Says a word, and waits for it to come back.
-    fn echoes(&mut self, word: &str) {
+    pub fn echoes(&mut self, word: &str) {
         writeln!(self.input, "{word}").expect("to be heard");
         let mut line = String::new();
         self.output.read_line(&mut line).expect("an answer");

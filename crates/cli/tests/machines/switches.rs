@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use berth_domain::firewall::Rules;
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
 use berth_domain::ids::{MachineId, NetworkId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
@@ -206,6 +207,7 @@ fn spec(id: NetworkId, numbers: &[u128]) -> NetworkSpec {
         name: "front".into(),
         cidr: membership(id, 9).cidr,
         members: numbers.iter().map(member).collect(),
+        rules: Rules::default(),
     }
 }
 

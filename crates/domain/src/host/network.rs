@@ -9,6 +9,7 @@ use core::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use crate::firewall::Rules;
 use crate::ids::{MachineId, NetworkId};
 
 /// A network, with all that belongs to it.
@@ -25,6 +26,9 @@ pub struct NetworkSpec {
     pub cidr: Ipv4Net,
     /// Who belongs to it, on whatever host.
     pub members: Vec<Member>,
+    /// The firewall rules between them.
+    #[serde(default)]
+    pub rules: Rules,
 }
 
 /// A machine that belongs to a network.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Aim;
 use super::network::Membership;
+use crate::firewall::Rules;
 use crate::ids::{DiskId, MachineId};
 use crate::vm::{ExposedPort, InboundPort};
 
@@ -38,6 +39,9 @@ pub struct MachineSpec {
     pub ports: Vec<InboundPort>,
     /// The networks of its project that it belongs to.
     pub networks: Vec<Membership>,
+    /// Its firewall rules.
+    #[serde(default)]
+    pub rules: Rules,
 }
 
 impl MachineSpec {
@@ -68,6 +72,9 @@ pub struct Started {
     pub low_ports: Vec<ExposedPort>,
     /// Exposed ports that another program of the host has.
     pub taken_ports: Vec<ExposedPort>,
+    /// Whether its firewall rules do not hold: an earlier Berth started it, and QEMU carries its network.
+    #[serde(default)]
+    pub is_without_rules: bool,
 }
 
 /// The inbound ports a running machine has, SSH's among them.

@@ -111,7 +111,7 @@ pub struct Snapshot {
     pub has_room: bool,
     /// Whether the guest was seen to have finished its boot.
     pub guest_ready: bool,
-    /// Whether the running machine has other inbound ports than it should, or nobody carries its network.
+    /// Whether the running machine has other inbound ports or firewall rules than it should, or nobody carries its network.
     pub ports_changed: bool,
     /// Whether the host itself was restarted since the machine was.
     pub host_restarted: bool,
@@ -145,7 +145,8 @@ pub enum Step {
     },
     /// Record that it runs.
     Running,
-    /// Change the inbound ports of the running machine, and have its network carried again where nobody does.
+    /// Change the inbound ports and firewall rules of the running machine, and have its network carried again where nobody
+    /// does.
     SetPorts,
     /// Record that the guest finished its boot.
     GuestReady,

@@ -20,6 +20,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use berth_domain::firewall::Rules;
 use berth_domain::ids::{MachineId, NetworkId};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{Control, InNetwork, pair, switch};
@@ -119,7 +120,9 @@ impl Switches {
 
     async fn join_one(&self, machine: MachineId, membership: &Membership) {
         let (id, cidr) = (membership.network, membership.cidr);
-        let known = self.enter(NetworkSpec { id, revision: 0, name: String::new(), cidr, members: Vec::new() });
+        // Until it is told the network's rules, nothing passes.
+        let (name, members, rules) = (String::new(), Vec::new(), Rules::nothing());
+        let known = self.enter(NetworkSpec { id, revision: 0, name, cidr, members, rules });
         let turn = known.turn.lock().await;
         let mut spec = known.spec();
         let is_anothers = |member: &&Member| member.address == membership.address && member.machine != machine;
@@ -349,7 +352,7 @@ impl Switches {
         }
         let told = async {
             let mut control = process::connect_switch(&dir).await?;
-            control.set(roster(spec)).await?;
+            instruct(&mut control, spec).await?;
             let linked = control.status().await?.links;
             std::io::Result::Ok(Reached { control, linked })
         };
@@ -373,7 +376,8 @@ impl Switches {
         fault::point("switch.spawned").await.map_err(transient)?;
         let mut control = spawned.note_switch(dir).map_err(transient)?;
         fault::point("switch.noted").await.map_err(transient)?;
-        control.set(roster(spec)).await.map_err(|error| transient(format!("no switch could be started: {error}")))?;
+        let told = instruct(&mut control, spec).await;
+        told.map_err(|error| transient(format!("no switch could be started: {error}")))?;
         Ok(Reached { control, linked: Vec::new() })
     }
 
@@ -467,6 +471,16 @@ pub(crate) async fn announce(program: &mut Control, memberships: &[Membership]) 
         }
     }
     Ok(())
+}
+
+/// Tells a switch what its network is, rules first. One of an earlier Berth, which knows of no rules, serves a network
+/// that has none.
+async fn instruct(control: &mut switch::Control, spec: &NetworkSpec) -> std::io::Result<()> {
+    match control.set_rules(spec.rules.clone()).await {
+        Err(error) if error.kind() != ErrorKind::Unsupported || !spec.rules.is_empty() => return Err(error),
+        _ => {}
+    }
+    control.set(roster(spec)).await
 }
 
 /// Waits until the switch in a folder does not answer in time.

@@ -168,7 +168,8 @@ impl QemuEngine {
     async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         let (open, low_ports) = self.sort_ports(spec);
         let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
-        Ok(Started { low_ports, taken_ports })
+        let is_without_rules = !spec.rules.is_empty() && self.programs.is_qemus(spec.id);
+        Ok(Started { low_ports, taken_ports, is_without_rules })
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -256,7 +257,7 @@ impl QemuEngine {
         machine::start(&machine).await.map_err(qemu_failed)?;
         self.programs.begin(spec, bound.sockets).await?;
         let taken_ports = bound.taken;
-        Ok(Started { low_ports, taken_ports })
+        Ok(Started { low_ports, taken_ports, is_without_rules: false })
     }
 
     /// Watches a machine that runs, once.

@@ -3,6 +3,7 @@
 //! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`, and
 //! through the questions below, which the composition root connects.
 
+mod firewall;
 pub mod gateway;
 pub mod host;
 pub mod identity;

@@ -14,6 +14,7 @@ mod edge;
 mod envelope;
 mod event;
 mod fault;
+mod firewall;
 mod host;
 mod idempotency;
 mod identity;

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use berth_domain::firewall::Rules;
 use berth_domain::host::ask::network;
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
 use berth_domain::ids::{MachineId, NetworkId};
@@ -20,6 +21,15 @@ pub fn membership(host: u8) -> Membership {
     Membership { network: NETWORK, cidr, address: Ipv4Addr::new(10, 128, 0, host) }
 }
 
+/// Firewall rules of every form.
+pub fn rules() -> Rules {
+    let rules = serde_json::json!([
+        {"direction": "in", "protocol": "tcp", "ports": [22, "8000-8100"], "source": "10.0.0.0/8", "action": "allow"},
+        {"direction": "out", "protocol": "any", "action": "deny"},
+    ]);
+    serde_json::from_value(rules).expect("rules")
+}
+
 fn spec() -> NetworkSpec {
     let member = |number: u8, names: &[&str]| Member {
         machine: MachineId(id(number.into())),
@@ -27,7 +37,7 @@ fn spec() -> NetworkSpec {
         names: names.iter().map(|name| (*name).to_owned()).collect(),
     };
     let members = vec![member(2, &["web", "a-vm"]), member(3, &[])];
-    NetworkSpec { id: NETWORK, revision: 3, name: "front".into(), cidr: membership(2).cidr, members }
+    NetworkSpec { id: NETWORK, revision: 3, name: "front".into(), cidr: membership(2).cidr, members, rules: rules() }
 }
 
 /// What is answered, in order.

@@ -31,6 +31,7 @@ pub fn spec() -> MachineSpec {
         address: Ipv4Addr::new(127, 64, 0, 2),
         ports: vec![inbound(22, 2222), inbound(80, 80), inbound(8080, 8080)],
         networks: vec![crate::networks::membership(2)],
+        rules: crate::networks::rules(),
     }
 }
 

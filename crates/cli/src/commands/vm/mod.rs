@@ -13,6 +13,7 @@ use anyhow::Result;
 use berth_client::{ChangeVm, ProjectClient, VmFilter};
 use clap::{Args, Subcommand};
 
+use super::firewall;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::page::PageArgs;
@@ -51,6 +52,13 @@ pub enum VmCommand {
     Delete(VerbArgs),
     /// Change name, labels, ports or restart policy
     Update(UpdateArgs),
+    /// Show or set the firewall rules of a VM
+    Rules {
+        /// Name or id
+        vm: String,
+        #[command(flatten)]
+        rules: firewall::RulesArgs,
+    },
     /// Log in to a VM, or run a command in it
     Ssh(ssh::SshArgs),
     /// Connect to a VM's serial console; Ctrl-] leaves
@@ -158,6 +166,14 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Restart(args) => verb(context, &project, args, "restart", "running").await?,
         VmCommand::Delete(args) => delete(context, &project, args).await?,
         VmCommand::Update(args) => update(context, &project, args).await?,
+        VmCommand::Rules { vm, rules } => {
+            let (vm, wanted) = (find(&project, &vm).await?, rules.wanted()?);
+            let rules = match wanted {
+                Some(rules) => project.set_vm_rules(&vm.id, &rules).await,
+                None => project.vm_rules(&vm.id).await,
+            };
+            firewall::show(context, &rules.map_err(|error| retold(error, firewall::WORDS))?)?;
+        }
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::Console(args) => console::console(&project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {

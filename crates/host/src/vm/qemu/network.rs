@@ -73,6 +73,11 @@ impl Programs {
         user_network::carries(&dir) || !process::find(&dir).is_ok_and(|program| program.is_none())
     }
 
+    /// Whether QEMU itself carries the network of a machine, which an earlier Berth started.
+    pub fn is_qemus(&self, id: MachineId) -> bool {
+        user_network::carries(&self.dir(id))
+    }
+
     /// Watches the program of a machine that runs, once.
     pub fn attend(&self, id: MachineId) {
         let Ok(Some(program)) = process::find(&self.dir(id)) else { return };
@@ -109,6 +114,9 @@ impl Programs {
         let mut control = spawned.note(&dir).map_err(transient)?;
         fault::point("vm.network.noted").await.map_err(transient)?;
         control.set_rules(&rules()).await.map_err(transient)?;
+        if !spec.rules.is_empty() {
+            control.set_firewall(spec.rules.clone()).await.map_err(transient)?;
+        }
         control.set_forwards(&[], sockets).await.map_err(transient)?;
         fault::point("vm.network.told").await.map_err(transient)?;
         announce(&mut control, &spec.networks).await?;
@@ -118,8 +126,8 @@ impl Programs {
         self.switches.join(spec.id, &spec.networks).await
     }
 
-    /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network;
-    /// those that another program of the host has.
+    /// Has exactly these ports of a running machine open, SSH's among them, and a program that carries its network by
+    /// its rules; those that another program of the host has.
     pub async fn set_ports(
         &self,
         spec: &MachineSpec,
@@ -143,8 +151,23 @@ impl Programs {
         let bound = bind(&missing)?;
         let kept: Vec<_> = kept.into_iter().map(port_of).collect();
         control.set_rules(&rules()).await.map_err(transient)?;
+        self.set_firewall(&mut control, spec).await?;
         control.set_forwards(&kept, &bound.sockets).await.map_err(transient)?;
         Ok(bound.taken)
+    }
+
+    /// Tells a program the machine's firewall rules. One of an earlier Berth, which knows of none, is ended where there
+    /// are some, so that there is another one with the next try.
+    async fn set_firewall(&self, control: &mut Control, spec: &MachineSpec) -> Result<()> {
+        match control.set_firewall(spec.rules.clone()).await {
+            Err(error) if error.kind() != ErrorKind::Unsupported => Err(transient(error)),
+            Err(_) if !spec.rules.is_empty() => {
+                tracing::warn!(vm = %spec.id, "the program of a machine's network knows no rules and is replaced");
+                self.end_program(spec.id).await?;
+                Err(transient("the network of the machine is carried by another program; another try follows"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The program of a machine, and the ports it has open. One that cannot be spoken to is ended, so that there is

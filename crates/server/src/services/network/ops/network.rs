@@ -1,5 +1,6 @@
 //! Verbs on networks.
 
+use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
 use berth_domain::network::{CreateNetwork, MOST, UpdateNetwork, free_cidr, overlap};
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -47,6 +48,7 @@ pub async fn create(
         project: scope.project,
         name: request.name.as_str().to_owned(),
         cidr,
+        rules: Rules::default(),
         revision: 1,
         told: 0,
         work_at: Some(now),
@@ -148,6 +150,6 @@ async fn record(tx: &mut Tx, scope: &Scope, row: &NetworkRow, action: &str, now:
 }
 
 /// The 404 of a network.
-fn not_found() -> Error {
+pub(super) fn not_found() -> Error {
     Error::new(Code::NotFound, "There is no such network in this project.")
 }

@@ -136,6 +136,7 @@ fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
         name: row.name.clone(),
         cidr: row.cidr,
         members: members.into_iter().map(member).collect(),
+        rules: row.rules.clone(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
+use berth_domain::firewall::Rules;
 use berth_domain::ids::{MachineId, NetworkId, OrgId, Owner, ProjectId};
 use berth_domain::machine::OwnerKind;
 use ipnet::Ipv4Net;
@@ -13,7 +14,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing};
 use crate::db::network::TABLE;
 use crate::db::record::{self, Columns};
-use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
 /// A network as its row has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +29,8 @@ pub struct NetworkRow {
     pub name: String,
     /// Its addresses.
     pub cidr: Ipv4Net,
+    /// The firewall rules between its members.
+    pub rules: Rules,
     /// Grows with every change that the host is to know of.
     pub revision: i64,
     /// The revision that the host was told last.
@@ -50,6 +53,7 @@ impl FromRow for NetworkRow {
             project: row.parsed("project_id")?,
             name: row.text("name")?,
             cidr: row.parsed("cidr")?,
+            rules: row.json("rules")?,
             revision: row.int("revision")?,
             told: row.int("told")?,
             work_at: row.opt_time("work_at")?,
@@ -63,7 +67,7 @@ impl FromRow for NetworkRow {
 fn columns(network: &NetworkRow) -> Columns {
     columns! {
         "id": network.id, "org_id": network.org, "project_id": network.project, "name": &network.name,
-        "cidr": network.cidr.to_string(), "revision": network.revision, "told": network.told,
+        "cidr": network.cidr.to_string(), "rules": json::text(&network.rules), "revision": network.revision, "told": network.told,
         "work_at": network.work_at, "created_at": network.created_at, "updated_at": network.updated_at,
         "deleted_at": network.deleted_at,
     }

@@ -4,6 +4,7 @@ mod admin;
 mod catalog;
 mod console;
 mod disk;
+mod firewall;
 mod image;
 mod metrics;
 mod vm;
@@ -23,6 +24,7 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(vm::restart_vm))
         .routes(routes!(vm::wait_vm))
         .routes(routes!(vm::list_vm_operations))
+        .routes(routes!(firewall::get_vm_rules, firewall::set_vm_rules))
         .routes(routes!(metrics::get_vm_metrics))
         .routes(routes!(console::get_vm_console))
         .routes(routes!(console::connect_vm_console))

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod disk;
+pub mod firewall;
 pub mod image;
 pub mod vm;
 pub mod with_disks;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
@@ -267,6 +268,8 @@ fn new_vm(
         delete_root_disk: request.delete_root_disk,
         ssh_keys: request.ssh_keys.clone(),
         exposed_ports: request.exposed_ports.clone(),
+        rules: Rules::default(),
+        applied_rules: Rules::default(),
         applied_ports: Vec::new(),
         ports_pending: false,
         user_data: request.user_data.clone(),

@@ -30,7 +30,7 @@ use crate::work::lifecycle::{Life, Next};
 use record::{Failure, apply, opened, opens, refused, running, still};
 
 /// What the owner of a running VM is told while the worker cannot reach its machine.
-const PORTS_LATER: &str = "its inbound ports could not be changed yet; the worker tries again";
+const PORTS_LATER: &str = "its inbound ports and firewall rules could not be changed yet; the worker tries again";
 /// What the owner of a VM is told whose guest wrote more than the host had room for.
 const STALLED: &str = "the host's disk is full; the VM stands still, and goes on once there is room";
 
@@ -166,7 +166,8 @@ impl VmLife {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
-        let is_pending = vm.ports_pending || self.vms.inbound(vm).is_ok_and(|ports| ports != vm.applied_ports);
+        let is_pending = vm.ports_pending || vm.rules != vm.applied_rules;
+        let is_pending = is_pending || self.vms.inbound(vm).is_ok_and(|ports| ports != vm.applied_ports);
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -365,5 +366,6 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<InboundPort>) -> Re
         address,
         ports,
         networks: vm.networks.iter().map(MembershipRow::membership).collect(),
+        rules: vm.rules.clone(),
     })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use berth_domain::Timestamp;
+use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::inbound::SSH;
@@ -77,6 +78,10 @@ pub struct VmRow {
     pub ssh_keys: Vec<String>,
     /// Inbound ports.
     pub exposed_ports: Vec<ExposedPort>,
+    /// Firewall rules.
+    pub rules: Rules,
+    /// Those that its running machine was told.
+    pub applied_rules: Rules,
     /// Inbound ports that the running machine has; while they are pending, all that it may have, SSH's among them.
     pub applied_ports: Vec<InboundPort>,
     /// Whether a change of the machine's ports has begun and is not recorded.
@@ -204,6 +209,8 @@ impl FromRow for VmRow {
             delete_root_disk: row.flag("delete_root_disk")?,
             ssh_keys: row.json("ssh_keys")?,
             exposed_ports: ports_from_row(row, "exposed_ports")?,
+            rules: row.json("rules")?,
+            applied_rules: row.json("applied_rules")?,
             applied_ports: open_from_row(row, &machine)?,
             ports_pending: row.flag("ports_pending")?,
             user_data: row.opt_text("user_data")?,
@@ -240,7 +247,7 @@ fn columns(vm: &VmRow) -> Columns {
         "login_user": &vm.login_user, "root_disk_id": vm.root_disk_id, "root_disk_created": vm.root_disk_created,
         "delete_root_disk": vm.delete_root_disk, "ssh_keys": json::text(&vm.ssh_keys),
         "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": open_to_json(&vm.applied_ports),
-        "ports_pending": vm.ports_pending,
+        "ports_pending": vm.ports_pending, "rules": json::text(&vm.rules), "applied_rules": json::text(&vm.applied_rules),
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
         "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,

@@ -23,6 +23,9 @@ use crate::services::vm::{store, told};
 /// Why a guest that powered itself off is stopped.
 const GUEST_OFF: &str = "the guest powered itself off";
 
+/// What is said of a machine that an earlier Berth started.
+const WITHOUT_RULES: &str = "its firewall rules hold once it is restarted, since an earlier version started it";
+
 /// Why a VM failed; shown to its owner.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -220,10 +223,11 @@ pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec, started: &Started) {
     place(vm, &spec.ports);
     let is_open = |port: &&InboundPort| !spec.shares_address() || !started.taken_ports.contains(&port.to);
     vm.applied_ports = spec.ports.iter().filter(is_open).copied().collect();
+    vm.applied_rules = spec.rules.clone();
     vm.ports_pending = false;
 }
 
-/// Exposed ports that could not be bound, as a message for the owner.
+/// What does not hold of what was wished, as a message for the owner: exposed ports that could not be bound, and rules.
 pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
     let list = |ports: &[ExposedPort], why: &str, then: &str| {
         let names: Vec<_> = ports.iter().map(|p| format!("{}/{}", p.port, p.protocol)).collect();
@@ -236,7 +240,8 @@ pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
         "; expose another port, or restart the VM once it is free"
     };
     let taken = list(&started.taken_ports, "another program of the host has it", again);
-    let all: Vec<_> = low.into_iter().chain(taken).collect();
+    let unruled = started.is_without_rules.then(|| WITHOUT_RULES.to_owned());
+    let all: Vec<_> = low.into_iter().chain(taken).chain(unruled).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
