@@ -102,7 +102,10 @@ async fn until(
     let stage = |vm: &Vm| {
         let there = vm.status == status && (vm.guest_ready || !guest);
         // A VM that is off stays off until a person asks for something else, so there is nothing to wait for.
-        if there || ["stopped", "failed", "deleted"].contains(&vm.status.as_str()) {
+        let is_off = ["stopped", "suspended", "failed", "deleted"].contains(&vm.status.as_str());
+        // One that could not be suspended says why, and goes on.
+        let is_back = (status, vm.status.as_str()) == ("suspended", "running") && vm.message.is_some();
+        if there || is_off || is_back {
             return Ok(Stage::Over);
         }
         let name = &vm.name;
@@ -124,6 +127,9 @@ async fn until(
     }
     match (vm.status.as_str(), vm.message) {
         (_, Some(message)) => bail!("{} is {}: {message}", vm.name, vm.status),
+        ("suspended", None) if status == "running" => {
+            bail!("{name} is suspended. Resume it: berth vm resume {name}", name = vm.name)
+        }
         ("stopped", None) if status == "running" => {
             bail!(
                 "{name} is stopped and will not be {status} by itself. Start it: berth vm start {name}",

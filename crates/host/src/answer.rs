@@ -140,6 +140,8 @@ impl Host {
             A::GuestReady(q) => say(&q, Ok(engine.guest_ready(q.id).await)),
             A::HasNetwork(q) => say(&q, Ok(engine.has_network(q.id).await)),
             A::Start(q) => say(&q, engine.start(&q.spec).await),
+            A::Suspend(q) => say(&q, engine.suspend(q.aim).await),
+            A::ForgetMemory(q) => say(&q, engine.forget_memory(q.aim).await),
             A::Resume(q) => say(&q, engine.resume(q.aim).await),
             A::PressPower(q) => say(&q, engine.press_power(q.aim).await),
             A::PowerOff(q) => say(&q, engine.power_off(q.aim).await),

@@ -26,7 +26,7 @@ pub fn qemu_failed(error: Error) -> EngineError {
                 "the host cannot confine machines as its operator requires; ask the operator to type: berth doctor";
             Permanent(reason.into())
         }
-        Error::Missing { .. } | Error::Invalid(_) => Permanent(error.to_string()),
+        Error::Missing { .. } | Error::Invalid(_) | Error::Unloadable(_) => Permanent(error.to_string()),
         Error::Timeout(_) | Error::Qemu(_) | Error::Io { .. } => Transient(error.to_string()),
     }
 }

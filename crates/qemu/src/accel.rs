@@ -109,6 +109,16 @@ async fn key(qemu: &Path) -> String {
     format!("{version} | {} | {cpu}", kernel.trim())
 }
 
+/// The host's processor: its model and what it can do.
+pub fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let lines = info.lines().filter(|line| line.starts_with("model name") || line.starts_with("flags"));
+    let mut lines: Vec<_> = lines.collect();
+    lines.dedup();
+    lines.truncate(2);
+    lines.join(" ")
+}
+
 async fn boots(probe: &Probe, qemu: &Path) -> bool {
     let mut command = Command::new(qemu);
     command.args(

@@ -29,6 +29,9 @@ pub enum Error {
     /// The host cannot confine machines as its operator requires.
     #[error("this host cannot confine machines as required: {0}")]
     Unconfined(String),
+    /// A saved memory is none of the machine that is to go on with it.
+    #[error("its memory cannot be loaded: {0}")]
+    Unloadable(String),
     /// Something did not answer in time.
     #[error("{0} did not answer in time")]
     Timeout(&'static str),

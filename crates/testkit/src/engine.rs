@@ -35,6 +35,8 @@ struct World {
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
     open: HashMap<MachineId, HashSet<InboundPort>>,
     disks: HashSet<DiskId>,
+    /// Machines whose memory is on the disk.
+    memories: HashSet<MachineId>,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -59,6 +61,7 @@ impl Default for SimulatedEngine {
             images: HashMap::from([image("micro", 20), image("large", 25)]),
             machines: HashMap::new(),
             open: HashMap::new(),
+            memories: HashSet::new(),
             disks: HashSet::new(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
@@ -226,6 +229,16 @@ impl SimulatedEngine {
         self.world().generations.overtake(vm.parse().expect("an id"), generation);
     }
 
+    /// Whether a VM's memory is on the disk.
+    pub fn has_memory(&self, vm: &str) -> bool {
+        self.world().memories.contains(&vm.parse().expect("an id"))
+    }
+
+    /// Loses the memory of a VM.
+    pub fn lose_memory(&self, vm: &str) {
+        self.world().memories.remove(&vm.parse().expect("an id"));
+    }
+
     fn set(&self, id: MachineId, machine: Machine) {
         if let Some(entry) = self.world().machines.get_mut(&id) {
             entry.0 = machine;
@@ -325,11 +338,37 @@ impl Engine for SimulatedEngine {
         world.starts += 1;
         world.open.insert(spec.id, spec.ports.iter().copied().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
-        Ok(Some(world.started(spec)))
+        let was_saved = world.memories.remove(&spec.id);
+        let unloadable = (spec.goes_on && !was_saved).then(|| "it is not there any more".to_owned());
+        Ok(Some(Started { unloadable, ..world.started(spec) }))
+    }
+
+    async fn suspend(&self, aim: Aim) -> Result<()> {
+        self.call("suspend").await?;
+        self.world().generations.admit(aim, Act::Change)?;
+        let mut world = self.world();
+        let runs = world.machines.get(&aim.id).is_some_and(|entry| entry.0 != Machine::Absent);
+        if !runs && !world.memories.contains(&aim.id) {
+            return Err(EngineError::Permanent("the machine ended before its memory was on the disk".into()));
+        }
+        world.memories.insert(aim.id);
+        drop(world);
+        if runs {
+            self.set(aim.id, Machine::Paused);
+        }
+        Ok(())
+    }
+
+    async fn forget_memory(&self, aim: Aim) -> Result<()> {
+        self.call("forget_memory").await?;
+        self.world().generations.admit(aim, Act::Change)?;
+        self.world().memories.remove(&aim.id);
+        Ok(())
     }
 
     async fn resume(&self, aim: Aim) -> Result<()> {
         self.call("resume").await?;
+        self.world().memories.remove(&aim.id);
         self.world().generations.admit(aim, Act::Change)?;
         let id = aim.id;
         self.set(id, Machine::Running);
@@ -366,6 +405,7 @@ impl Engine for SimulatedEngine {
         let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
+        world.memories.remove(&id);
         Ok(())
     }
 

@@ -70,6 +70,22 @@ const DELETION: &[&str] = &[
 const DISK: &[&str] =
     &["disk.place.before", "disk.place.after", "disk.make.before", "disk.make.done", "disk.make.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
+const SUSPENSION: &[&str] = &[
+    "vm.suspend.before",
+    "vm.memory.saved",
+    "vm.suspend.done",
+    "vm.suspend.after",
+    "vm.power_off.before",
+    "vm.power_off.after",
+    "vm.suspended.before",
+    "vm.suspended.after",
+];
+const RESUMPTION: &[&str] =
+    &["vm.reserve.before", "vm.reserve.done", "vm.start.before", "vm.start.intent", "vm.start.done", "vm.start.after"];
+/// Of a stop of a suspended one.
+const FORGETTING: &[&str] = &["vm.forget_memory.before", "vm.forget_memory.done", "vm.forget_memory.after"];
+/// Of one whose memory is not written in time.
+const KEPT_RUNNING: &[&str] = &["vm.keep_running.before", "vm.keep_running.after"];
 const DEADLINE: &[&str] = &["vm.retry.before", "vm.retry.after"];
 const GUEST_OFF: &[&str] = &["vm.guest_off.before", "vm.guest_off.after"];
 const RESUME: &[&str] = &["vm.resume.before", "vm.resume.after"];
@@ -149,7 +165,9 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING, DISK];
-    let killed: Vec<_> = lists.into_iter().flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
+    let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
+    let killed: Vec<_> =
+        lists.into_iter().chain(of_memory).flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
         for moment in ["before", "after"] {
             let point = format!("vm.{kind}.{moment}");
@@ -225,6 +243,97 @@ async fn a_stop_goes_on() {
         .await;
         caller.reaches(&id, "stopped").await;
         assert!(service.machine(&id).is_none(), "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspension_goes_on() {
+    for point in SUSPENSION {
+        let (mut service, id) = with_machine().await;
+        let path = format!("/vms/{id}/suspend");
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &path, Value::Null, 202).await;
+        })
+        .await;
+        let suspended = caller.reaches(&id, "suspended").await;
+        assert!(suspended["message"].is_null() && service.machine(&id).is_none(), "{point}: {suspended}");
+        assert_eq!(caller.act(&format!("/vms/{id}/resume")).await.status, 202);
+        let running = caller.reaches(&id, "running").await;
+        assert!(running["message"].is_null(), "{point}: it goes on with its memory: {running}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resumption_goes_on_or_boots() {
+    for point in RESUMPTION {
+        let (mut service, id) = with_machine().await;
+        service.start();
+        let caller = service.admin().await;
+        caller.act(&format!("/vms/{id}/suspend")).await;
+        caller.reaches(&id, "suspended").await;
+        service.kill();
+        let path = format!("/vms/{id}/resume");
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &path, Value::Null, 202).await;
+        })
+        .await;
+        let running = caller.reaches(&id, "running").await;
+        assert!(running["message"].is_null() && service.machine(&id).is_some(), "{point}: {running}");
+        assert!(!service.dir.path().join("machines").join(&id).join("suspended").exists(), "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_suspended_vm_is_stopped() {
+    for point in FORGETTING {
+        let (mut service, id) = with_machine().await;
+        service.start();
+        let caller = service.admin().await;
+        caller.act(&format!("/vms/{id}/suspend")).await;
+        caller.reaches(&id, "suspended").await;
+        service.kill();
+        let path = format!("/vms/{id}/stop");
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &path, Value::Null, 202).await;
+        })
+        .await;
+        caller.reaches(&id, "stopped").await;
+        assert!(!service.dir.path().join("machines").join(&id).join("suspended").exists(), "{point}");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_memory_is_not_written_in_time_goes_on() {
+    for point in KEPT_RUNNING {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        let config = service.dir.path().join("berth.toml");
+        service.configure("suspending_seconds = 1\n");
+        service.set("BERTH_FAULT", &format!("vm.suspend.before=fail,vm.suspend.done=fail,{point}=kill"));
+        service.start();
+        let caller = service.admin().await;
+        caller.ask(Method::POST, &format!("/vms/{id}/suspend"), Value::Null, 202).await;
+        service.died_at(point);
+        let text = std::fs::read_to_string(&config).expect("a file");
+        std::fs::write(&config, text.replace("suspending_seconds = 1\n", "")).expect("a file");
+        service.start();
+        let caller = service.admin().await;
+        if point.ends_with("after") {
+            let running = caller.reaches(&id, "running").await;
+            assert!(
+                running["message"].as_str().is_some_and(|text| text.contains("could not be suspended")),
+                "{running}"
+            );
+            assert_eq!(service.machine(&id), before, "the same process");
+            ready(&caller, &id).await;
+        } else {
+            // Nothing was recorded, and it has its time anew.
+            caller.reaches(&id, "suspended").await;
+        }
         leaves_nothing(&service, &caller, &id).await;
     }
 }

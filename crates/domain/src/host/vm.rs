@@ -42,6 +42,9 @@ pub struct MachineSpec {
     /// Its firewall rules.
     #[serde(default)]
     pub rules: Rules,
+    /// Whether it goes on with the memory that it was suspended with.
+    #[serde(default)]
+    pub goes_on: bool,
 }
 
 impl MachineSpec {
@@ -75,6 +78,9 @@ pub struct Started {
     /// Whether its firewall rules do not hold: an earlier Berth started it, and QEMU carries its network.
     #[serde(default)]
     pub is_without_rules: bool,
+    /// Why it booted instead of going on with its memory.
+    #[serde(default)]
+    pub unloadable: Option<String>,
 }
 
 /// The inbound ports a running machine has, SSH's among them.

@@ -19,6 +19,10 @@ words! {
         Stopping = "stopping",
         /// Off; disks and address are kept.
         Stopped = "stopped",
+        /// Its memory is being written to the disk.
+        Suspending = "suspending",
+        /// Off, with its memory on the disk: it goes on where it was.
+        Suspended = "suspended",
         /// Powering off in order to start again.
         Restarting = "restarting",
         /// Being removed.
@@ -35,7 +39,13 @@ impl Status {
     pub const fn is_transitional(self) -> bool {
         matches!(
             self,
-            Self::Pending | Self::Provisioning | Self::Starting | Self::Stopping | Self::Restarting | Self::Deleting
+            Self::Pending
+                | Self::Provisioning
+                | Self::Starting
+                | Self::Stopping
+                | Self::Suspending
+                | Self::Restarting
+                | Self::Deleting
         )
     }
 }
@@ -47,6 +57,8 @@ words! {
         Run = "run",
         /// No machine, but everything kept.
         Stop = "stop",
+        /// No machine, but everything kept, its memory too.
+        Suspend = "suspend",
         /// Nothing left.
         Gone = "gone",
     }

@@ -28,6 +28,8 @@ pub struct Deadlines {
     pub restarting: i64,
     /// `stopping`.
     pub stopping: i64,
+    /// `suspending`.
+    pub suspending: i64,
     /// `deleting`.
     pub deleting: i64,
     /// From the power button to the power switch.
@@ -42,6 +44,7 @@ impl Deadlines {
             Status::Starting => Some(self.starting),
             Status::Restarting => Some(self.restarting),
             Status::Stopping => Some(self.stopping),
+            Status::Suspending => Some(self.suspending),
             Status::Deleting => Some(self.deleting),
             _ => None,
         }
@@ -99,6 +102,8 @@ pub struct Snapshot {
     pub deaths: i64,
     /// Whether processors, memory and address are reserved.
     pub reserved: bool,
+    /// Whether its memory is on the disk, so that it goes on with that.
+    pub has_memory: bool,
     /// Whether the machine that runs now has to end before another begins.
     pub ending: bool,
     /// When the power button was pressed first.
@@ -145,6 +150,14 @@ pub enum Step {
     },
     /// Record that it runs.
     Running,
+    /// Write the machine's memory to the disk; the machine stands still afterwards.
+    Suspend,
+    /// Record that it is off with its memory on the disk.
+    Suspended,
+    /// Record that it could not be suspended, and goes on.
+    KeepRunning(String),
+    /// Remove the memory that is on the disk.
+    ForgetMemory,
     /// Change the inbound ports and firewall rules of the running machine, and have its network carried again where nobody
     /// does.
     SetPorts,
@@ -194,6 +207,14 @@ words! {
         Resume = "resume",
         /// [`Step::Running`].
         Running = "running",
+        /// [`Step::Suspend`].
+        Suspend = "suspend",
+        /// [`Step::Suspended`].
+        Suspended = "suspended",
+        /// [`Step::KeepRunning`].
+        KeepRunning = "keep_running",
+        /// [`Step::ForgetMemory`].
+        ForgetMemory = "forget_memory",
         /// [`Step::SetPorts`].
         SetPorts = "set_ports",
         /// [`Step::GuestReady`].
@@ -240,6 +261,10 @@ impl Step {
             Self::Start => StepKind::Start,
             Self::Resume | Self::GoOn { .. } => StepKind::Resume,
             Self::Running => StepKind::Running,
+            Self::Suspend => StepKind::Suspend,
+            Self::Suspended => StepKind::Suspended,
+            Self::KeepRunning(_) => StepKind::KeepRunning,
+            Self::ForgetMemory => StepKind::ForgetMemory,
             Self::SetPorts => StepKind::SetPorts,
             Self::GuestReady => StepKind::GuestReady,
             Self::GuestOff => StepKind::GuestOff,
@@ -279,6 +304,7 @@ pub fn next(s: &Snapshot) -> Step {
     match s.want {
         Want::Gone => gone(s),
         Want::Stop => stop(s),
+        Want::Suspend => suspend(s),
         Want::Run if s.status == Status::Running => keep_running(s),
         Want::Run => bring_up(s),
     }
@@ -295,11 +321,28 @@ fn gone(s: &Snapshot) -> Step {
 
 fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
+        (Machine::Absent, _) if s.has_memory => Step::ForgetMemory,
         (Machine::Absent, Status::Stopped | Status::Failed) => Step::Rest,
         (Machine::Absent, _) => Step::Stopped,
         _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
         _ => end(s),
+    }
+}
+
+/// A machine that is about to be suspended and cannot be goes on: its guest did nothing wrong. One whose guest has ended
+/// meanwhile is off, and one that died is what died.
+fn suspend(s: &Snapshot) -> Step {
+    match s.machine {
+        Machine::Absent if s.status == Status::Suspended => Step::Rest,
+        Machine::Absent if s.has_memory => Step::Suspended,
+        _ if s.has_memory => Step::PowerOff,
+        Machine::PoweredOff => Step::GuestOff,
+        Machine::Panicked => Step::Fail("the guest's kernel panicked; start it again, or look at its console".into()),
+        Machine::Stalled => Step::KeepRunning("the host's disk is full".into()),
+        _ if overdue(s) => Step::KeepRunning("it took too long".into()),
+        // Of one whose process is gone the memory may be there, though that was not recorded.
+        Machine::Absent | Machine::Running | Machine::Paused | Machine::Unresponsive => Step::Suspend,
     }
 }
 
@@ -446,6 +489,7 @@ fn late(s: &Snapshot) -> String {
     let verb = match s.want {
         Want::Run => "start",
         Want::Stop => "stop",
+        Want::Suspend => "suspend",
         Want::Gone => "delete",
     };
     format!("it was still {} after {seconds} seconds, twice; {verb} it to try again", s.status)

@@ -5,8 +5,15 @@ use super::*;
 use crate::vm::state::{Verb, on_verb};
 use proptest::prelude::*;
 
-const DEADLINES: Deadlines =
-    Deadlines { provisioning: 600, starting: 300, restarting: 300, stopping: 60, deleting: 300, power_off: 30 };
+const DEADLINES: Deadlines = Deadlines {
+    provisioning: 600,
+    starting: 300,
+    restarting: 300,
+    stopping: 60,
+    suspending: 300,
+    deleting: 300,
+    power_off: 30,
+};
 
 /// A row and a host, with steps done as the worker does them.
 #[derive(Clone, Debug)]
@@ -15,6 +22,8 @@ struct World {
     /// Whether the guest ignores the power button.
     deaf_guest: bool,
     starts: usize,
+    /// Whether the host has the memory of the machine, which fits its disks.
+    saved: bool,
 }
 
 impl World {
@@ -30,6 +39,7 @@ impl World {
             attempts: 0,
             deaths: 0,
             reserved: false,
+            has_memory: false,
             ending: false,
             power_off_at: None,
             pressed_at: None,
@@ -43,7 +53,7 @@ impl World {
             machine: Machine::Absent,
             machine_ready: false,
         };
-        Self { s, deaf_guest, starts: 0 }
+        Self { s, deaf_guest, starts: 0, saved: false }
     }
 
     fn enter(&mut self, status: Status) {
@@ -60,15 +70,19 @@ impl World {
             Step::MakeDisk(_) => self.s.disks[0].status = DiskStatus::Ready,
             Step::Start => {
                 assert!(self.s.reserved && !self.s.ending);
-                self.s.machine = Machine::Running;
+                self.runs();
                 self.s.power_off_at = None;
                 self.s.guest_ready = false;
                 self.s.host_restarted = false;
                 self.starts += 1;
             }
-            Step::Resume => self.s.machine = Machine::Running,
+            Step::Resume => self.runs(),
+            Step::Suspend | Step::Suspended | Step::KeepRunning(_) | Step::ForgetMemory => self.remember(&step),
             Step::GoOn { has_room } => self.go_on(has_room),
-            Step::Running => self.enter(Status::Running),
+            Step::Running => {
+                self.s.has_memory = false;
+                self.enter(Status::Running);
+            }
             Step::SetPorts => self.s.ports_changed = false,
             Step::GuestReady => self.s.guest_ready = true,
             Step::GuestOff => {
@@ -98,11 +112,7 @@ impl World {
                 self.enter(Status::Stopped);
             }
             Step::Retry => (self.s.attempts, self.s.ending, self.s.since) = (self.s.attempts + 1, true, self.s.now),
-            Step::Fail(_) => {
-                self.s.want = Want::Stop;
-                self.s.reserved = false;
-                self.enter(Status::Failed);
-            }
+            Step::Fail(_) => self.fail(),
             Step::Finish => {
                 assert_eq!(self.s.machine, Machine::Absent);
                 self.s.reserved = false;
@@ -117,13 +127,53 @@ impl World {
     fn go_on(&mut self, has_room: bool) {
         self.s.start_after = Some(self.s.now.plus_seconds(ROOM_POLL));
         if has_room {
-            self.s.machine = Machine::Running;
+            self.runs();
         }
+    }
+
+    /// What a step does about the memory of one that is suspended.
+    fn remember(&mut self, step: &Step) {
+        match step {
+            Step::Suspended => {
+                assert!(self.saved && self.s.machine == Machine::Absent);
+                self.s.reserved = false;
+                self.enter(Status::Suspended);
+            }
+            Step::KeepRunning(_) => {
+                (self.s.want, self.s.has_memory) = (Want::Run, false);
+                self.enter(Status::Running);
+            }
+            Step::ForgetMemory => (self.saved, self.s.has_memory) = (false, false),
+            _ => self.suspend(),
+        }
+    }
+
+    /// Its memory fits its disks no more.
+    fn runs(&mut self) {
+        (self.s.machine, self.saved) = (Machine::Running, false);
+    }
+
+    fn suspend(&mut self) {
+        match self.s.machine {
+            Machine::Absent if !self.saved => self.fail(),
+            Machine::Absent => self.s.has_memory = true,
+            _ => (self.s.machine, self.saved, self.s.has_memory) = (Machine::Paused, true, true),
+        }
+    }
+
+    fn fail(&mut self) {
+        self.s.want = if self.s.has_memory { Want::Suspend } else { Want::Stop };
+        self.s.reserved = false;
+        self.enter(if self.s.has_memory { Status::Suspended } else { Status::Failed });
     }
 
     fn verb(&mut self, verb: Verb) {
         if let Ok(Some(next)) = on_verb(verb, self.s.status) {
-            self.s.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
+            self.s.want = match verb {
+                Verb::Stop => Want::Stop,
+                Verb::Suspend => Want::Suspend,
+                _ => Want::Run,
+            };
             self.s.ending = verb == Verb::Restart;
             self.s.deaths = 0;
             self.s.start_after = None;
@@ -164,7 +214,7 @@ enum Event {
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => (1..6u8).prop_map(Event::Step),
-        3 => (0..3u8).prop_map(Event::Verb),
+        3 => (0..5u8).prop_map(Event::Verb),
         1 => Just(Event::Delete),
         1 => Just(Event::Die),
         1 => Just(Event::GuestOff),
@@ -181,7 +231,9 @@ fn disturb(world: &mut World, event: &Event) {
     let alive = world.s.machine != Machine::Absent;
     match event {
         Event::Step(n) => (0..*n).for_each(|_| world.apply(next(&world.s))),
-        Event::Verb(n) => world.verb([Verb::Start, Verb::Stop, Verb::Restart][usize::from(*n)]),
+        Event::Verb(n) => {
+            world.verb([Verb::Start, Verb::Stop, Verb::Restart, Verb::Suspend, Verb::Resume][usize::from(*n)]);
+        }
         Event::Delete if world.s.status != Status::Deleted => {
             world.s.want = Want::Gone;
             world.enter(Status::Deleting);
@@ -228,8 +280,14 @@ proptest! {
             }
             Want::Stop => {
                 prop_assert!(matches!(world.s.status, Status::Stopped | Status::Failed), "{}", world.s.status);
+                prop_assert!(!world.s.has_memory);
                 prop_assert_eq!(world.s.machine, Machine::Absent);
                 prop_assert!(!world.s.reserved);
+            }
+            Want::Suspend => {
+                prop_assert_eq!(world.s.status, Status::Suspended);
+                prop_assert_eq!(world.s.machine, Machine::Absent);
+                prop_assert!(!world.s.reserved && world.s.has_memory);
             }
             Want::Gone => {
                 prop_assert_eq!(world.s.status, Status::Deleted);
@@ -322,7 +380,8 @@ fn stuck(status: Status) -> Snapshot {
 
 #[test]
 fn every_transitional_status_begins_again_once_and_then_fails() {
-    for &status in Status::ALL.iter().filter(|status| status.is_transitional()) {
+    let is_about = |status: &&Status| status.is_transitional() && **status != Status::Suspending;
+    for &status in Status::ALL.iter().filter(is_about) {
         let s = stuck(status);
         let seconds = DEADLINES.of(status).unwrap();
         let at = |attempts, millis| {
@@ -433,4 +492,45 @@ fn a_machine_that_is_up_is_not_given_up_for_a_deadline_that_passed() {
     assert_eq!(at(Machine::Running), Step::Running);
     assert!(matches!(at(Machine::Absent), Step::Fail(_)));
     assert!(matches!(at(Machine::Unresponsive), Step::Fail(_)));
+}
+
+#[test]
+fn a_vm_is_suspended_and_goes_on_step_by_step() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    world.verb(Verb::Suspend);
+    for step in [Step::Suspend, Step::PowerOff, Step::Suspended, Step::Rest] {
+        assert_eq!(next(&world.s), step);
+        world.apply(step);
+    }
+    let starts = world.starts;
+    world.verb(Verb::Resume);
+    for step in [Step::Reserve, Step::Start, Step::Running] {
+        assert_eq!(next(&world.s), step);
+        world.apply(step);
+    }
+    assert!(world.starts == starts + 1 && !world.s.has_memory);
+    world.verb(Verb::Suspend);
+    world.settle();
+    world.verb(Verb::Stop);
+    assert_eq!(next(&world.s), Step::ForgetMemory);
+    world.settle();
+    assert!(world.s.status == Status::Stopped && !world.saved);
+}
+
+#[test]
+fn one_that_cannot_be_suspended_goes_on() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    world.verb(Verb::Suspend);
+    for machine in [Machine::Running, Machine::Paused, Machine::Unresponsive] {
+        let s = Snapshot { machine, ..world.s.clone() };
+        let late = Snapshot { now: s.since.plus_seconds(DEADLINES.suspending), ..s.clone() };
+        assert!(next(&s) == Step::Suspend && matches!(next(&late), Step::KeepRunning(_)), "{machine:?}");
+    }
+    let of = |machine| next(&Snapshot { machine, ..world.s.clone() });
+    assert!(matches!(of(Machine::Stalled), Step::KeepRunning(_)));
+    assert!(of(Machine::PoweredOff) == Step::GuestOff && matches!(of(Machine::Panicked), Step::Fail(_)));
+    // Its process is gone; whether its memory is there the host knows.
+    assert_eq!(of(Machine::Absent), Step::Suspend);
 }

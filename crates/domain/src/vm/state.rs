@@ -3,7 +3,7 @@
 use super::model::Status;
 use crate::error::{Code, Error, Result};
 
-/// The three operations on an existing machine. Deletion is allowed in every status.
+/// The operations on an existing machine. Deletion is allowed in every status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Bring it to `running`.
@@ -12,6 +12,10 @@ pub enum Verb {
     Stop,
     /// Power it off and on.
     Restart,
+    /// Bring it to `suspended`.
+    Suspend,
+    /// Bring it from there to `running`.
+    Resume,
 }
 
 impl Verb {
@@ -21,19 +25,23 @@ impl Verb {
             Self::Start => "start",
             Self::Stop => "stop",
             Self::Restart => "restart",
+            Self::Suspend => "suspend",
+            Self::Resume => "resume",
         }
     }
 }
 
 /// The status a request leads to at once, or `None` where it changes nothing.
 pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
-    use Status::{Failed, Restarting, Running, Starting, Stopped, Stopping};
+    use Status::{Failed, Restarting, Running, Starting, Stopped, Stopping, Suspended, Suspending};
     let next = match (verb, status) {
-        (Verb::Start, Running | Starting)
+        (Verb::Start | Verb::Resume, Running | Starting)
         | (Verb::Stop, Stopped | Stopping)
+        | (Verb::Suspend, Suspended | Suspending)
         | (Verb::Restart, Restarting | Stopped | Failed) => None,
-        (Verb::Start, Stopped | Failed) => Some(Starting),
-        (Verb::Stop, Running | Starting | Restarting | Failed) => Some(Stopping),
+        (Verb::Start, Stopped | Failed | Suspended) | (Verb::Resume, Suspended) => Some(Starting),
+        (Verb::Stop, Running | Starting | Restarting | Failed | Suspended) => Some(Stopping),
+        (Verb::Suspend, Running) => Some(Suspending),
         (Verb::Restart, Running) => Some(Restarting),
         _ => return Err(refused(verb, status)),
     };
@@ -43,6 +51,10 @@ pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
 fn refused(verb: Verb, status: Status) -> Error {
     let advice = match status {
         Status::Deleting | Status::Deleted => "It is being deleted.",
+        status if !status.is_transitional() => match verb {
+            Verb::Suspend | Verb::Restart => "Start it first.",
+            _ => "Only a suspended VM is resumed: start it.",
+        },
         _ => "Wait until the change under way has ended, then try again.",
     };
     Error::new(Code::InvalidStatus, format!("The VM is {status}, which does not allow {}. {advice}", verb.as_str()))
@@ -59,12 +71,12 @@ mod tests {
         let table = |verb, status| match verb {
             Verb::Start => match status {
                 Running | Starting => Some(None),
-                Stopped | Failed => Some(Some(Starting)),
+                Stopped | Failed | Suspended => Some(Some(Starting)),
                 _ => None,
             },
             Verb::Stop => match status {
                 Stopped | Stopping => Some(None),
-                Running | Starting | Restarting | Failed => Some(Some(Stopping)),
+                Running | Starting | Restarting | Failed | Suspended => Some(Some(Stopping)),
                 _ => None,
             },
             Verb::Restart => match status {
@@ -72,8 +84,18 @@ mod tests {
                 Running => Some(Some(Restarting)),
                 _ => None,
             },
+            Verb::Suspend => match status {
+                Suspended | Suspending => Some(None),
+                Running => Some(Some(Suspending)),
+                _ => None,
+            },
+            Verb::Resume => match status {
+                Running | Starting => Some(None),
+                Suspended => Some(Some(Starting)),
+                _ => None,
+            },
         };
-        for verb in [Verb::Start, Verb::Stop, Verb::Restart] {
+        for verb in [Verb::Start, Verb::Stop, Verb::Restart, Verb::Suspend, Verb::Resume] {
             for &status in Status::ALL {
                 let got = on_verb(verb, status);
                 match (&got, table(verb, status)) {

@@ -66,7 +66,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Starts a machine; none if it runs already, with whatever ports an earlier start gave it.
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>>;
 
-    /// Lets a paused machine go on.
+    /// Writes a machine's memory to the disk; the machine stands still afterwards. One whose memory cannot be written goes
+    /// on. Of one whose process is gone the memory has to be there.
+    async fn suspend(&self, aim: Aim) -> Result<()>;
+
+    /// Removes the memory of a machine that was suspended; fine where there is none.
+    async fn forget_memory(&self, aim: Aim) -> Result<()>;
+
+    /// Lets a paused machine go on; a memory that was written for it is removed first.
     async fn resume(&self, aim: Aim) -> Result<()>;
 
     /// Presses the power button.

@@ -13,6 +13,7 @@
 
 mod bases;
 mod findings;
+mod memory;
 mod network;
 mod settings;
 
@@ -169,7 +170,7 @@ impl QemuEngine {
         let (open, low_ports) = self.sort_ports(spec);
         let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
         let is_without_rules = !spec.rules.is_empty() && self.programs.is_qemus(spec.id);
-        Ok(Started { low_ports, taken_ports, is_without_rules })
+        Ok(Started { low_ports, taken_ports, is_without_rules, unloadable: None })
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -223,6 +224,7 @@ impl QemuEngine {
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
             jail: self.settings.host.machines.of_vm(spec.address),
+            memory: None,
             qemu,
         })
     }
@@ -251,13 +253,16 @@ impl QemuEngine {
         self.programs.end(spec.id).await?;
         let (open, low_ports) = self.sort_ports(spec);
         let bound = network::bind(&open)?;
-        let machine = self.qemu_spec(spec).await?;
+        let unloadable = self.make_machine(spec, self.qemu_spec(spec).await?).await?;
+        self.programs.begin(spec, bound.sockets).await?;
+        Ok(Started { low_ports, taken_ports: bound.taken, is_without_rules: false, unloadable })
+    }
+
+    /// Boots a machine.
+    async fn boot(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<()> {
         let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
         write_seed(spec, &machine.seed, foreign)?;
-        machine::start(&machine).await.map_err(qemu_failed)?;
-        self.programs.begin(spec, bound.sockets).await?;
-        let taken_ports = bound.taken;
-        Ok(Started { low_ports, taken_ports, is_without_rules: false })
+        machine::start(&machine).await.map_err(qemu_failed)
     }
 
     /// Watches a machine that runs, once.
@@ -405,9 +410,16 @@ impl Engine for QemuEngine {
         self.act(spec.aim(), Act::Start, self.start_machine(spec)).await
     }
 
+    async fn suspend(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::Change, self.save_memory(aim.id)).await
+    }
+
+    async fn forget_memory(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::Change, async { self.remove_memory(aim.id) }).await
+    }
+
     async fn resume(&self, aim: Aim) -> Result<()> {
-        let dir = self.machine(aim.id);
-        self.act(aim, Act::Change, async { machine::resume(&dir).await.map_err(qemu_failed) }).await
+        self.act(aim, Act::Change, self.go_on(aim.id)).await
     }
 
     async fn press_power(&self, aim: Aim) -> Result<()> {

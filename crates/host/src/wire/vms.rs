@@ -66,6 +66,14 @@ impl Engine for Remote {
         self.ask(vm::Start { spec: spec.clone() }).await
     }
 
+    async fn suspend(&self, aim: Aim) -> Result<()> {
+        self.ask(vm::Suspend { aim }).await
+    }
+
+    async fn forget_memory(&self, aim: Aim) -> Result<()> {
+        self.ask(vm::ForgetMemory { aim }).await
+    }
+
     async fn resume(&self, aim: Aim) -> Result<()> {
         self.ask(vm::Resume { aim }).await
     }

@@ -57,6 +57,9 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
+    if spec.memory.is_some() {
+        args.flags("-incoming defer");
+    }
     jail(&mut args, spec.jail.user, release);
     args.0
 }
@@ -195,6 +198,7 @@ mod tests {
             mtu: 1500,
             accel: Accel::Tcg,
             jail: Jail { user: Some(7), required: false },
+            memory: None,
             qemu: "/q".into(),
         };
         let text = arguments(&spec, (7, 2)).join(std::ffi::OsStr::new(" ")).into_string().unwrap();

@@ -14,5 +14,9 @@ pub(crate) const CONSOLE_LOG: &str = "console.log";
 pub(crate) const READY_LOG: &str = "ready.log";
 /// What QEMU says of itself.
 pub(crate) const QEMU_LOG: &str = "qemu.log";
+/// The memory of a suspended machine, one that is being written, and what a machine has to be like that loads it.
+pub(crate) const MEMORY: &str = "suspended";
+pub(crate) const NEW_MEMORY: &str = "suspended.new";
+pub(crate) const MEMORY_NOTE: &str = "suspended.fits";
 /// The process' number, as QEMU of an older version wrote it.
 pub(crate) const PID: &str = "pid";

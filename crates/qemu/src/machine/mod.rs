@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A guest that powers itself off leaves its process behind in QEMU's run state `shutdown`, so that it
-//! can be told from a machine that died. A process is known by what was noted of it in its folder before it became
+//! can be told from a machine that died. One that is suspended ends with its memory on the disk ([`memory`]), and goes on
+//! with that. A process is known by what was noted of it in its folder before it became
 //! QEMU ([`berth_process`]), never by what it says of itself.
 
 mod adopt;
@@ -17,6 +18,7 @@ mod console;
 mod files;
 pub(crate) mod jail;
 mod lock;
+pub mod memory;
 pub(crate) mod process;
 mod spec;
 pub mod user_network;
@@ -85,7 +87,15 @@ pub async fn start(spec: &Spec) -> Result<()> {
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, spec.id, &lock).await?;
     drop(lock);
-    wait_started(&spec.dir, ended).await.map(drop)
+    let mut qmp = wait_started(&spec.dir, ended).await?;
+    let Some(fits) = &spec.memory else { return Ok(()) };
+    let loaded = memory::load(&mut qmp, &spec.dir, fits).await;
+    if loaded.is_err() {
+        drop(qmp);
+        // Half loaded is nothing.
+        end(&spec.dir, spec.id).await?;
+    }
+    loaded
 }
 
 /// What a machine's launcher is told.
@@ -197,7 +207,7 @@ pub async fn press_power(dir: &Path) -> Result<()> {
     Qmp::connect(dir, COMMANDS).await?.execute("system_powerdown", json!({})).await.map(drop)
 }
 
-/// Lets a paused machine go on.
+/// Lets a paused machine go on that was never suspended ([`memory::resume`]).
 pub async fn resume(dir: &Path) -> Result<()> {
     Qmp::connect(dir, COMMANDS).await?.execute("cont", json!({})).await.map(drop)
 }

@@ -84,6 +84,8 @@ pub struct Spec {
     pub accel: Accel,
     /// How its process is confined.
     pub jail: Jail,
+    /// What a machine has to be like that goes on with the memory in its folder, if this one does.
+    pub memory: Option<String>,
     /// QEMU's binary.
     pub qemu: PathBuf,
 }

@@ -73,6 +73,7 @@ impl World {
             mtu: 1500,
             accel: Accel::Tcg,
             jail: Self::jail(),
+            memory: None,
             qemu: env!("CARGO_BIN_EXE_berth-hostile").into(),
         }
     }

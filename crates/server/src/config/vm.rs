@@ -21,6 +21,8 @@ pub struct Vm {
     pub restarting_seconds: i64,
     /// Deadline of `stopping`.
     pub stopping_seconds: i64,
+    /// Deadline of `suspending`.
+    pub suspending_seconds: i64,
     /// Deadline of `deleting`.
     pub deleting_seconds: i64,
     /// How long a guest may take from the power button to its end before it is powered off.
@@ -56,6 +58,7 @@ impl Default for Vm {
             starting_seconds: 300,
             restarting_seconds: 300,
             stopping_seconds: 60,
+            suspending_seconds: 300,
             deleting_seconds: 300,
             stop_seconds: 30,
             workers: 8,
@@ -85,6 +88,7 @@ impl Vm {
             ("starting_seconds", self.starting_seconds),
             ("restarting_seconds", self.restarting_seconds),
             ("stopping_seconds", self.stopping_seconds),
+            ("suspending_seconds", self.suspending_seconds),
             ("deleting_seconds", self.deleting_seconds),
             ("stop_seconds", self.stop_seconds),
             ("image_seconds", self.image_seconds),

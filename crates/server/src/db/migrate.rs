@@ -62,6 +62,7 @@ const STEPS: &[Step] = steps![
     31 "0031" "networks",
     32 "0032" "shared_address",
     40 "0040" "firewall",
+    41 "0041" "suspended",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

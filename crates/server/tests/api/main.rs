@@ -41,6 +41,7 @@ mod slow;
 mod standing;
 mod stranger;
 mod strict;
+mod suspend;
 mod template;
 mod tenancy;
 mod token;

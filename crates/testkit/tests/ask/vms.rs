@@ -32,6 +32,7 @@ pub fn spec() -> MachineSpec {
         ports: vec![inbound(22, 2222), inbound(80, 80), inbound(8080, 8080)],
         networks: vec![crate::networks::membership(2)],
         rules: crate::networks::rules(),
+        goes_on: true,
     }
 }
 
@@ -62,8 +63,14 @@ async fn life(way: &Way) -> Vec<String> {
     note!(vm.set_ports(&fewer, Open::All(spec().ports)).await);
     assert_eq!(way.vms.open_ports(&VM.to_string()), [81, 2222]);
     note!(vm.console_log(VM, 5).await, vm.usage(VM).await, vm.scan().await.map(|found| (found.machines, found.disks)));
-    for older in [vm.power_off(Aim::of(VM, 2)).await, vm.discard(Aim::of(VM, 2)).await, vm.resume(Aim::of(VM, 2)).await]
-    {
+    let early = Aim::of(VM, 2);
+    for older in [
+        vm.power_off(early).await,
+        vm.discard(early).await,
+        vm.resume(early).await,
+        vm.suspend(early).await,
+        vm.forget_memory(early).await,
+    ] {
         assert_eq!(older, Err(EngineError::Outdated(3)));
     }
     let older = MachineSpec { generation: 2, ..spec() };
@@ -72,7 +79,10 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(vm.press_power(Aim::of(VM, 2)).await, Err(EngineError::Outdated(3)));
     vm.press_power(AIM).await.expect("a press");
     assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
-    note!(vm.resume(AIM).await, vm.observe(VM).await, vm.power_off(AIM).await);
+    note!(vm.resume(AIM).await, vm.observe(VM).await, vm.suspend(AIM).await, vm.observe(VM).await);
+    assert!(way.vms.has_memory(&VM.to_string()));
+    note!(vm.forget_memory(AIM).await, vm.suspend(AIM).await, vm.power_off(AIM).await, vm.suspend(AIM).await);
+    note!(vm.forget_memory(AIM).await, vm.suspend(AIM).await);
     assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(3)), "it was ended since");
     note!(vm.discard(AIM).await);
     let aside = way.aside("disks").await;

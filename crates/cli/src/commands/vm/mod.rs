@@ -47,6 +47,10 @@ pub enum VmCommand {
     Stop(VerbArgs),
     /// Stop a running VM and start it again
     Restart(VerbArgs),
+    /// Suspend a running VM: its memory goes to the disk, and it goes on there when resumed
+    Suspend(VerbArgs),
+    /// Resume a suspended VM where it was
+    Resume(VerbArgs),
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
@@ -164,6 +168,8 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Start(args) => verb(context, &project, args, "start", "running").await?,
         VmCommand::Stop(args) => verb(context, &project, args, "stop", "stopped").await?,
         VmCommand::Restart(args) => verb(context, &project, args, "restart", "running").await?,
+        VmCommand::Suspend(args) => verb(context, &project, args, "suspend", "suspended").await?,
+        VmCommand::Resume(args) => verb(context, &project, args, "resume", "running").await?,
         VmCommand::Delete(args) => delete(context, &project, args).await?,
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Rules { vm, rules } => {

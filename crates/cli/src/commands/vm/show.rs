@@ -73,7 +73,7 @@ fn ssh(vm: &Vm) -> String {
 fn guest(vm: &Vm) -> &'static str {
     match vm.status.as_str() {
         _ if vm.guest_ready => "yes",
-        "stopped" | "stopping" | "failed" | "deleting" | "deleted" => "",
+        "stopped" | "stopping" | "suspended" | "suspending" | "failed" | "deleting" | "deleted" => "",
         _ => "not yet",
     }
 }

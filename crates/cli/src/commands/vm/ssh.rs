@@ -49,7 +49,8 @@ pub async fn ssh(project: &ProjectClient, args: SshArgs) -> Result<ExitCode> {
         vm = progress::wait(project, &vm.id, "running", args.timeout, false).await?;
     }
     if vm.status != "running" {
-        return Err(Failure::usage(format!("{} is {}. Start it: berth vm start {}", vm.name, vm.status, vm.name)));
+        let verb = if vm.status == "suspended" { "Resume it: berth vm resume" } else { "Start it: berth vm start" };
+        return Err(Failure::usage(format!("{} is {}. {verb} {}", vm.name, vm.status, vm.name)));
     }
     let ssh = vm.ssh.clone().with_context(|| format!("{} has no address", vm.name))?;
     let left = Duration::from_secs(args.timeout).saturating_sub(started.elapsed());

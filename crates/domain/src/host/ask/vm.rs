@@ -29,7 +29,17 @@ questions! {
             /// The machine.
             spec: MachineSpec,
         } -> Option<Started>,
-        /// Lets a paused machine go on.
+        /// Writes a machine's memory to the disk; the machine stands still afterwards.
+        Suspend "suspend" {
+            /// Which, and what it was decided for.
+            aim: Aim,
+        } -> (),
+        /// Removes the memory of a machine that was suspended; fine where there is none.
+        ForgetMemory "forget_memory" {
+            /// Which, and what it was decided for.
+            aim: Aim,
+        } -> (),
+        /// Lets a paused machine go on; a memory that was written for it is removed first.
         Resume "resume" {
             /// Which, and what it was decided for.
             aim: Aim,

@@ -22,6 +22,8 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(vm::start_vm))
         .routes(routes!(vm::stop_vm))
         .routes(routes!(vm::restart_vm))
+        .routes(routes!(vm::suspend_vm))
+        .routes(routes!(vm::resume_vm))
         .routes(routes!(vm::wait_vm))
         .routes(routes!(vm::list_vm_operations))
         .routes(routes!(firewall::get_vm_rules, firewall::set_vm_rules))

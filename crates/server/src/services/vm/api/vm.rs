@@ -172,12 +172,21 @@ macro_rules! verb_route {
 }
 
 verb_route!(
-    /// Starts a stopped or failed VM.
+    /// Starts a stopped or failed VM. A suspended one goes on where it was.
     start_vm, "startVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/start", Verb::Start
 );
 verb_route!(
     /// Stops a VM: power button, then power switch.
     stop_vm, "stopVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/stop", Verb::Stop
+);
+verb_route!(
+    /// Suspends a running VM: its memory goes to the disk, and it uses none of the host's until it is resumed. Its
+    /// connections end; its clock goes on from where it stood, until the guest sets it.
+    suspend_vm, "suspendVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/suspend", Verb::Suspend
+);
+verb_route!(
+    /// Resumes a suspended VM where it was. One whose memory cannot be loaded any more boots, and its message says why.
+    resume_vm, "resumeVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/resume", Verb::Resume
 );
 verb_route!(
     /// Stops a running VM and starts it again.

@@ -288,6 +288,7 @@ fn new_vm(
         start_after: None,
         power_off_at: None,
         pressed_at: None,
+        has_memory: false,
         guest_ready: false,
         work_at: Some(now),
         created_at: now,
@@ -333,7 +334,7 @@ fn data_disk(scope: &Scope, region: &str, disk: &NewDisk, now: Timestamp) -> Dis
     new_disk(scope, region, disk.name.as_str(), disk.kind, disk.size_gb, now)
 }
 
-/// Records the wish to start, stop or restart; says nothing new where that is under way or done.
+/// Records the wish to start, stop, restart, suspend or resume; says nothing new where that is under way or done.
 pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -343,10 +344,14 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     let Some(next) = on_verb(verb, vm.status)? else {
         return Ok(VmWithDisks { vm, disks });
     };
-    if verb == Verb::Start {
+    if matches!(verb, Verb::Start | Verb::Resume) {
         quota::afford(&mut tx, scope, now).await?;
     }
-    vm.want = if verb == Verb::Stop { Want::Stop } else { Want::Run };
+    vm.want = match verb {
+        Verb::Start | Verb::Restart | Verb::Resume => Want::Run,
+        Verb::Stop => Want::Stop,
+        Verb::Suspend => Want::Suspend,
+    };
     vm.ending = verb == Verb::Restart;
     vm.enter(next, Some(format!("waiting for a worker to {}", verb.as_str())), now);
     if verb == Verb::Start {

@@ -88,6 +88,12 @@ impl Life for VmLife {
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
             Step::Start => self.start(seen).await,
             Step::SetPorts => self.set_ports(seen).await,
+            Step::Suspend => self.suspend(seen).await,
+            Step::ForgetMemory => {
+                engine.forget_memory(machine).await?;
+                fault("vm", "forget_memory", "done").await?;
+                self.record(seen, |vm| vm.has_memory = false).await
+            }
             Step::Resume => Ok(engine.resume(machine).await?),
             Step::GoOn { has_room } => self.go_on(seen, has_room).await,
             Step::PressPower => {
@@ -148,6 +154,12 @@ impl Life for VmLife {
             return Ok(false);
         }
         let failure = match error {
+            // It goes on: only its memory has no room.
+            EngineError::NoCapacity(missing) if seen.vm.status == Status::Suspending => {
+                let step = Step::KeepRunning(missing.clone());
+                self.record(seen, |vm| apply(vm, &step, seen.now)).await?;
+                return Ok(true);
+            }
             EngineError::NoCapacity(missing) => Failure::Capacity(missing.clone()),
             other => Failure::Other(other.to_string()),
         };
@@ -175,6 +187,7 @@ impl VmLife {
                 starting: config.starting_seconds,
                 restarting: config.restarting_seconds,
                 stopping: config.stopping_seconds,
+                suspending: config.suspending_seconds,
                 deleting: config.deleting_seconds,
                 power_off: config.stop_seconds,
             },
@@ -185,6 +198,7 @@ impl VmLife {
             attempts: vm.attempts,
             deaths: vm.deaths,
             reserved: vm.machine.reserved,
+            has_memory: vm.has_memory,
             ending: vm.ending,
             power_off_at: vm.power_off_at,
             pressed_at: vm.pressed_at,
@@ -279,7 +293,7 @@ impl VmLife {
             vm.machine.host_boot = Some(host);
             opens(vm, &spec);
             place(vm, &spec.ports);
-            vm.guest_ready = false;
+            vm.guest_ready &= vm.has_memory;
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
             vm.work_at = Some(now);
@@ -295,9 +309,16 @@ impl VmLife {
                 opened(vm, &spec, started);
             }
             let message = started.as_ref().and_then(|started| refused(&spec, started));
+            vm.guest_ready &= started.as_ref().is_none_or(|started| started.unloadable.is_none());
             running(vm, now, message);
         })
         .await
+    }
+
+    async fn suspend(&self, seen: &Seen) -> Result<(), StepError> {
+        self.vms.engine().suspend(seen.vm.machine.aim()).await?;
+        fault("vm", "suspend", "done").await?;
+        self.record(seen, |vm| vm.has_memory = true).await
     }
 
     async fn go_on(&self, seen: &Seen, has_room: bool) -> Result<(), StepError> {
@@ -367,5 +388,6 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<InboundPort>) -> Re
         ports,
         networks: vm.networks.iter().map(MembershipRow::membership).collect(),
         rules: vm.rules.clone(),
+        goes_on: vm.has_memory,
     })
 }

@@ -118,6 +118,8 @@ pub struct VmRow {
     pub power_off_at: Option<Timestamp>,
     /// When the power button was pressed last.
     pub pressed_at: Option<Timestamp>,
+    /// Whether its memory is on the disk: it was suspended, and its next machine goes on with that.
+    pub has_memory: bool,
     /// Whether its first boot finished.
     pub guest_ready: bool,
     /// When the worker is to look again.
@@ -229,6 +231,7 @@ impl FromRow for VmRow {
             start_after: row.opt_time("start_after")?,
             power_off_at: row.opt_time("power_off_at")?,
             pressed_at: row.opt_time("pressed_at")?,
+            has_memory: row.flag("has_memory")?,
             guest_ready: row.flag("guest_ready")?,
             work_at: row.opt_time("work_at")?,
             created_at: row.time("created_at")?,
@@ -252,7 +255,7 @@ fn columns(vm: &VmRow) -> Columns {
         "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,
         "attempts": vm.attempts, "deaths": vm.deaths, "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
-        "pressed_at": vm.pressed_at, "guest_ready": vm.guest_ready,
+        "pressed_at": vm.pressed_at, "guest_ready": vm.guest_ready, "has_memory": vm.has_memory,
         "work_at": vm.work_at, "created_at": vm.created_at, "updated_at": vm.updated_at, "deleted_at": vm.deleted_at,
     }
 }

@@ -127,7 +127,7 @@ pub struct ExposedPortView {
 pub struct OperationView {
     #[schema(value_type = uuid::Uuid)]
     id: String,
-    /// `create`, `start`, `stop`, `restart` or `delete`.
+    /// `create`, `start`, `stop`, `restart`, `suspend`, `resume` or `delete`.
     verb: String,
     /// Who asked.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
@@ -155,7 +155,9 @@ macro_rules! word_schema {
 
 word_schema! {
     /// Where a VM stands.
-    VmStatus { Pending, Provisioning, Starting, Running, Stopping, Stopped, Restarting, Deleting, Deleted, Failed }
+    VmStatus {
+        Pending, Provisioning, Starting, Running, Stopping, Stopped, Suspending, Suspended, Restarting, Deleting, Deleted, Failed
+    }
     /// How a disk is handed to the guest.
     DiskTypeWord { Block, Filesystem }
     /// A layer-4 protocol.

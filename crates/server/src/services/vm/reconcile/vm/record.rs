@@ -80,7 +80,7 @@ impl VmLife {
                 .await?;
         }
         if !vm.status.is_transitional() && vm.status != before.status {
-            let failed = vm.status == Status::Failed;
+            let failed = vm.status == Status::Failed || is_back(before.status, vm.status);
             let outcome = if failed { "failed" } else { "done" };
             let reason = if failed { vm.message.as_deref() } else { None };
             store::operation::finish(tx, vm.id, outcome, reason, now).await?;
@@ -96,8 +96,11 @@ impl VmLife {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut vm = before.clone();
-        enter(&mut vm, Status::Failed, Some(reason.clone()), now);
-        vm.want = Want::Stop;
+        // What it goes on with is kept.
+        let (status, want) =
+            if vm.has_memory { (Status::Suspended, Want::Suspend) } else { (Status::Failed, Want::Stop) };
+        enter(&mut vm, status, Some(reason.clone()), now);
+        vm.want = want;
         vm.machine.reserved = false;
         if matches!(failure, Failure::Capacity(_)) {
             (vm.machine.address, vm.machine.ssh_port) = (None, None);
@@ -152,6 +155,11 @@ pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, Ste
     }))
 }
 
+/// Whether a change led back to where it began: what was asked for failed, and the VM is as it was.
+const fn is_back(before: Status, after: Status) -> bool {
+    matches!((before, after), (Status::Suspending, Status::Running) | (Status::Starting, Status::Suspended))
+}
+
 /// What each step that only records does to the row.
 pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
     match step {
@@ -179,6 +187,16 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
             vm.machine.reserved = false;
             vm.ending = false;
         }
+        Step::Suspended => {
+            enter(vm, Status::Suspended, None, now);
+            vm.machine.reserved = false;
+            vm.ending = false;
+        }
+        Step::KeepRunning(reason) => {
+            vm.want = Want::Run;
+            vm.has_memory = false;
+            enter(vm, Status::Running, Some(format!("it could not be suspended: {reason}")), now);
+        }
         Step::Retry => {
             vm.attempts += 1;
             vm.ending = true;
@@ -204,6 +222,7 @@ fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp
 
 pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
     enter(vm, Status::Running, message, now);
+    vm.has_memory = false;
     vm.start_after = None;
 }
 
@@ -241,7 +260,9 @@ pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
     };
     let taken = list(&started.taken_ports, "another program of the host has it", again);
     let unruled = started.is_without_rules.then(|| WITHOUT_RULES.to_owned());
-    let all: Vec<_> = low.into_iter().chain(taken).chain(unruled).collect();
+    let booted = started.unloadable.as_ref();
+    let booted = booted.map(|reason| format!("it booted instead of going on with its memory: {reason}"));
+    let all: Vec<_> = low.into_iter().chain(taken).chain(unruled).chain(booted).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 

@@ -1,0 +1,60 @@
+//! A real VM that is suspended goes on where it was.
+
+use berth_testkit::{Caller, Service};
+use serde_json::Value;
+
+use crate::BERTH;
+use crate::guest::{ready, says, with_login};
+
+async fn verb(caller: &Caller, id: &str, verb: &str, status: &str) -> Value {
+    let answer = caller.act(&format!("/vms/{id}/{verb}")).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    caller.reaches(id, status).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_goes_on_where_it_was_suspended() {
+    let mut service = Service::started(BERTH, &["micro"]);
+    let caller = service.admin().await;
+    let id = caller.create_vm(with_login(&service)).await;
+    let vm = ready(&caller, &id).await;
+    let begun = "setsid sh -c 'n=0; while true; do n=$((n+1)); echo $n >/tmp/count; sleep 0.1; done' </dev/null >/dev/null 2>&1 &";
+    says(&service, &vm, &format!("echo kept >/root/file; {begun}"));
+    let boot = says(&service, &vm, "cat /proc/sys/kernel/random/boot_id");
+
+    let suspended = verb(&caller, &id, "suspend", "suspended").await;
+    assert!(suspended["ssh"].is_null() && suspended["message"].is_null(), "{suspended}");
+    assert!(service.machine(&id).is_none(), "no process");
+    let memory = service.dir.path().join("machines").join(&id).join("suspended");
+    assert!(memory.is_file());
+    // Whatever else would change its machine waits.
+    caller.act(&format!("/vms/{id}/restart")).await.refused(400, "invalid_status");
+    service.kill();
+    service.start();
+    let caller = service.admin().await;
+    assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "suspended");
+
+    let running = verb(&caller, &id, "resume", "running").await;
+    assert!(running["message"].is_null() && running["guest_ready"] == true, "{running}");
+    assert!(!memory.exists(), "it fits nothing any more");
+    let vm = caller.get(&format!("/vms/{id}")).await.body;
+    assert_eq!(says(&service, &vm, "cat /proc/sys/kernel/random/boot_id"), boot, "the same boot");
+    says(&service, &vm, "n=$(cat /tmp/count); sleep 1; [ $(cat /tmp/count) -gt $n ]");
+    assert_eq!(says(&service, &vm, "sync; cat /root/file"), "kept");
+
+    // Once more, and this time its memory gets lost.
+    verb(&caller, &id, "suspend", "suspended").await;
+    std::fs::write(&memory, "nothing that QEMU knows").expect("a file");
+    let running = verb(&caller, &id, "start", "running").await;
+    let message = running["message"].as_str().expect("a message");
+    assert!(message.contains("booted instead of going on"), "{message}");
+    let vm = ready(&caller, &id).await;
+    assert_ne!(says(&service, &vm, "cat /proc/sys/kernel/random/boot_id"), boot);
+    assert_eq!(says(&service, &vm, "cat /root/file"), "kept");
+
+    verb(&caller, &id, "suspend", "suspended").await;
+    verb(&caller, &id, "stop", "stopped").await;
+    assert!(!memory.exists());
+    let running = verb(&caller, &id, "start", "running").await;
+    assert!(running["message"].is_null(), "{running}");
+}

@@ -1,0 +1,217 @@
+//! The memory of a suspended machine: written while the machine stands still, and loaded once.
+//!
+//! ```text
+//!   running ── stop, save ──► suspended.new ── whole, on the disk ──► suspended ── (the process ends)
+//!   start ── load ── memory is removed ── the guest goes on
+//! ```
+//!
+//! It fits the disks as they were when the machine stopped. So it counts only once all of it is there, and is removed
+//! before the guest goes on, whichever way: from then on the disks are another machine's.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use berth_process::folder;
+use serde_json::{Value, json};
+
+use super::files::{self, COMMANDS};
+use crate::error::at;
+use crate::host::Release;
+use crate::qmp::Qmp;
+use crate::{Error, Result};
+
+/// How long QEMU may be busy with a memory without getting on.
+const SILENCE: Duration = Duration::from_mins(1);
+/// Between two looks at it.
+const TICK: Duration = Duration::from_millis(20);
+/// More bytes a second than any disk takes: QEMU's own bound is for networks.
+const UNBOUNDED: u64 = 1 << 40;
+/// The name and the set in which QEMU gets the file.
+const NAME: &str = "memory";
+const SET: u32 = 103;
+/// The first release that takes a file only by a set (QEMU, docs/about/deprecated.rst, "fd: URI when used for file
+/// migration").
+const BY_SET: Release = (9, 1);
+/// Most bytes of what is noted of a memory.
+const NOTE_BYTES: u64 = 64 << 10;
+
+/// Writes a machine's memory into its folder, with what a machine has to be like that loads it. The machine stands still
+/// afterwards. One that was written before is left as it is.
+///
+/// # Errors
+/// The machine is gone, or its memory cannot be written; then the machine goes on.
+pub async fn save(dir: &Path, fits: &str) -> Result<()> {
+    if is_saved(dir) {
+        return Ok(());
+    }
+    let mut qmp = Qmp::connect(dir, COMMANDS).await?;
+    match save_with(&mut qmp, dir).await {
+        Ok(()) => {
+            let note = noted(&mut qmp, fits).await?;
+            keep(dir, &note).await
+        }
+        Err(error) => {
+            go_on(&mut qmp, dir).await?;
+            Err(error)
+        }
+    }
+}
+
+async fn save_with(qmp: &mut Qmp, dir: &Path) -> Result<()> {
+    match run_state(qmp).await?.as_str() {
+        "running" => {
+            qmp.execute("stop", json!({})).await?;
+            begin(qmp, dir).await?;
+        }
+        // An earlier try, or the end of it, was interrupted.
+        "postmigrate" => {}
+        "paused" | "finish-migrate" if is_busy(qmp).await? => {}
+        "paused" => begin(qmp, dir).await?,
+        state => return Err(Error::Qemu(format!("its memory cannot be saved in the state {state}"))),
+    }
+    wait(qmp, "postmigrate").await
+}
+
+async fn begin(qmp: &mut Qmp, dir: &Path) -> Result<()> {
+    let path = dir.join(files::NEW_MEMORY);
+    let file = folder::create_blank(&path).map_err(at("cannot create", &path))?;
+    qmp.execute("migrate-set-parameters", json!({"max-bandwidth": UNBOUNDED})).await?;
+    let uri = give(qmp, &file).await?;
+    qmp.execute("migrate", json!({"uri": uri})).await.map(drop)
+}
+
+/// Gives QEMU a memory's file; what it calls it then.
+async fn give(qmp: &mut Qmp, file: &File) -> Result<String> {
+    if release(qmp).await? >= BY_SET {
+        qmp.give_set(SET, file).await?;
+        return Ok(format!("file:/dev/fdset/{SET}"));
+    }
+    qmp.give(NAME, file).await?;
+    Ok(format!("fd:{NAME}"))
+}
+
+/// What is noted of a machine: what it has to be like, and its QEMU, whose machines differ from release to release.
+async fn noted(qmp: &mut Qmp, fits: &str) -> Result<String> {
+    let (major, minor) = release(qmp).await?;
+    Ok(format!("QEMU {major}.{minor} {fits}"))
+}
+
+async fn release(qmp: &mut Qmp) -> Result<Release> {
+    let version = qmp.execute("query-version", json!({})).await?;
+    let number = |name| version.pointer(name).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
+    number("/qemu/major").zip(number("/qemu/minor")).ok_or_else(|| Error::Qemu("it does not say its version".into()))
+}
+
+/// Waits until QEMU is in a state, as long as it gets on with the memory.
+async fn wait(qmp: &mut Qmp, wanted: &str) -> Result<()> {
+    let (mut last, mut since) = (None, Instant::now());
+    loop {
+        if run_state(qmp).await? == wanted {
+            return Ok(());
+        }
+        let status = qmp.execute("query-migrate", json!({})).await?;
+        if let Some("failed" | "cancelled") = status.get("status").and_then(Value::as_str) {
+            let reason = status.get("error-desc").and_then(Value::as_str).unwrap_or("no reason was given");
+            return Err(Error::Qemu(format!("its memory could not be moved: {reason}")));
+        }
+        let done = status.pointer("/ram/transferred").cloned();
+        if done != last {
+            (last, since) = (done, Instant::now());
+        }
+        if since.elapsed() > SILENCE {
+            return Err(Error::Timeout("the machine's memory"));
+        }
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+async fn run_state(qmp: &mut Qmp) -> Result<String> {
+    let status = qmp.execute("query-status", json!({})).await?;
+    Ok(status.get("status").and_then(Value::as_str).unwrap_or_default().to_owned())
+}
+
+/// Whether QEMU is writing the memory. One that was loaded says so of that.
+async fn is_busy(qmp: &mut Qmp) -> Result<bool> {
+    let status = qmp.execute("query-migrate", json!({})).await?;
+    let status = status.get("status").and_then(Value::as_str).unwrap_or("none");
+    Ok(!matches!(status, "none" | "completed" | "failed" | "cancelled"))
+}
+
+/// Has what was written count.
+async fn keep(dir: &Path, noted: &str) -> Result<()> {
+    let (note, new, memory) = (dir.join(files::MEMORY_NOTE), dir.join(files::NEW_MEMORY), dir.join(files::MEMORY));
+    let file = folder::open(&new).map_err(at("cannot open", &new))?;
+    let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
+    let synced = synced.map_err(|_| Error::Invalid("the memory was not waited for".into()))?;
+    synced.map_err(at("cannot write", &new))?;
+    folder::write(&note, noted.as_bytes()).map_err(at("cannot write", &note))?;
+    std::fs::rename(&new, &memory).map_err(at("cannot rename", &new))?;
+    let folder = File::open(dir).and_then(|folder| folder.sync_all());
+    folder.map_err(at("cannot write", dir))
+}
+
+/// Whether there is a memory that counts.
+pub fn is_saved(dir: &Path) -> bool {
+    std::fs::symlink_metadata(dir.join(files::MEMORY)).is_ok_and(|about| about.is_file())
+}
+
+/// Removes a machine's memory; fine where there is none.
+pub fn forget(dir: &Path) -> Result<()> {
+    for name in [files::MEMORY, files::NEW_MEMORY, files::MEMORY_NOTE] {
+        let path = dir.join(name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(at("cannot remove", &path)(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Lets a machine go on that stands still; whether it does. One that waits for the memory that it was to load does not:
+/// whoever started it is gone.
+pub async fn resume(dir: &Path) -> Result<bool> {
+    let mut qmp = Qmp::connect(dir, COMMANDS).await?;
+    let waits = run_state(&mut qmp).await? == "inmigrate";
+    if !waits {
+        go_on(&mut qmp, dir).await?;
+    }
+    Ok(!waits)
+}
+
+async fn go_on(qmp: &mut Qmp, dir: &Path) -> Result<()> {
+    if is_busy(qmp).await? {
+        qmp.execute("migrate_cancel", json!({})).await?;
+        let deadline = Instant::now() + SILENCE;
+        while is_busy(qmp).await? {
+            if Instant::now() > deadline {
+                return Err(Error::Timeout("the machine's memory"));
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    }
+    forget(dir)?;
+    qmp.execute("cont", json!({})).await.map(drop)
+}
+
+/// Has a machine that waits for it go on with its memory.
+///
+/// # Errors
+/// [`Error::Unloadable`] where the memory is none of such a machine.
+pub(super) async fn load(qmp: &mut Qmp, dir: &Path, fits: &str) -> Result<()> {
+    let (note, path) = (dir.join(files::MEMORY_NOTE), dir.join(files::MEMORY));
+    let of_saved = folder::read(&note, NOTE_BYTES).map_err(at("cannot read", &note))?;
+    if of_saved != noted(qmp, fits).await?.as_bytes() {
+        return Err(Error::Unloadable("the host has another processor or QEMU than it was saved with".into()));
+    }
+    let file = folder::open(&path).map_err(at("cannot open", &path))?;
+    let uri = give(qmp, &file).await?;
+    let loaded = async {
+        qmp.execute("migrate-incoming", json!({"uri": uri})).await?;
+        wait(qmp, "paused").await
+    };
+    loaded.await.map_err(|error| Error::Unloadable(error.to_string()))?;
+    forget(dir)?;
+    qmp.execute("cont", json!({})).await.map(drop)
+}

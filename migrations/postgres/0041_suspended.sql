@@ -1,0 +1,3 @@
+-- A suspended VM has its machine's memory on the disk, and goes on with that.
+
+ALTER TABLE vms ADD COLUMN has_memory BIGINT NOT NULL DEFAULT 0;
