@@ -1,10 +1,13 @@
 //! The host's own addresses, and its neighbours'.
 //!
+//! Besides the addresses of its interfaces a host may have whole networks by a route (`ip route add local`), as those are
+//! that VMs have one of each: the kernel knows.
+//!
 //! In IPv6 machines of a local network have addresses like any others. So who shares a network with one of the host's
 //! interfaces is treated as the host is.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +17,8 @@ use crate::config::HostAddresses;
 
 /// How old what was read may be.
 const FRESH: Duration = Duration::from_secs(3);
+/// A port to which nothing is sent: a connection has one.
+const SOME_PORT: u16 = 9;
 
 /// What the host is known by.
 pub(crate) struct Host {
@@ -50,7 +55,7 @@ impl Host {
         }
         match &self.source {
             HostAddresses::Fixed(addresses) => addresses.contains(&address),
-            HostAddresses::System => self.current().is_none_or(|known| known.have(address)),
+            HostAddresses::System => self.current().is_none_or(|known| known.have(address)) || is_routed_here(address),
         }
     }
 
@@ -66,6 +71,16 @@ impl Host {
         }
         read.as_ref().map(|(_, known)| Arc::clone(known))
     }
+}
+
+/// Whether the kernel takes what goes to an address for the host's own: then it goes from there, too. Connecting sends
+/// nothing. What cannot be found out is taken for the host's.
+fn is_routed_here(address: IpAddr) -> bool {
+    let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let Ok(socket) = UdpSocket::bind((any, 0)) else { return true };
+    // Where nobody is reached, nobody has to be refused.
+    let is_reached = socket.connect((address, SOME_PORT)).is_ok();
+    is_reached && socket.local_addr().is_ok_and(|own| own.ip() == address)
 }
 
 fn interfaces() -> nix::Result<Interfaces> {

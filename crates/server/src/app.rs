@@ -31,7 +31,7 @@ pub use doctor::{Report, doctor};
 pub use doors::{Bound, Doors};
 pub use engines::Engines;
 
-use crate::config::{self, Config, LogFormat, Shared};
+use crate::config::{self, Config, LogFormat, Reached, Shared};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;
@@ -95,8 +95,12 @@ pub struct App {
 fn reached(config: &Config) -> Config {
     let network = match config.network.clone().at_this_host() {
         Ok(network) => {
-            if let Some(Shared { address, ports: (first, last) }) = network.shared() {
-                tracing::info!(%address, first, last, "VMs are reached by ports of an address that they share");
+            match network.reached() {
+                Reached::Shared(Shared { address, ports: (first, last) }) => {
+                    tracing::info!(%address, first, last, "VMs are reached by ports of an address that they share");
+                }
+                Reached::Pool(_) => tracing::info!("VMs are reached by an address of network.pool each"),
+                Reached::Here => {}
             }
             network
         }

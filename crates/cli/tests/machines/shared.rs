@@ -1,4 +1,5 @@
-//! VMs that share an address of their host: another machine reaches them there, each at ports of its own.
+//! VMs that another machine reaches: at an address of their host that they share, each at ports of its own, or at an
+//! address of its own each.
 //!
 //! Host and other machine are network namespaces of the test's own, joined by a pair of cards. Where the kernel lets
 //! nobody make one, both are this machine's loopback.
@@ -163,6 +164,61 @@ fn another_machine_reaches_vms_that_share_an_address() {
         ));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(reached(service, other));
+    });
+    host.join().expect("the host's side");
+}
+
+/// Addresses of the network between both machines that nobody has.
+const POOL: &str = "198.51.100.64/31";
+
+async fn reached_at_addresses(mut service: Service, other: Other) {
+    service.start();
+    let caller = service.admin().await;
+    let (first, second) = (caller.create_vm(with_login(&service)).await, caller.create_vm(another(&service)).await);
+    let mut answers = Vec::new();
+    for (id, word) in [(&first, "of the first"), (&second, "of the second")] {
+        let vm = caller.reaches(id, "running").await;
+        serve(&service, &vm, 8000, word);
+        let (exposed, ssh) = places(&vm, 8000);
+        assert_eq!((exposed.port(), exposed.ip()), (8000, ssh.ip()));
+        eventually("its page", 60, || (other.hears(exposed).as_deref() == Some(word)).then_some(()));
+        assert!(other.hears(ssh).is_some_and(|banner| banner.starts_with("SSH-2.0-")));
+        assert_eq!(other.hears(SocketAddr::new(ssh.ip(), 8001)), None, "what is not exposed is shut");
+        answers.push((exposed, word));
+    }
+    assert_ne!(answers[0].0.ip(), answers[1].0.ip());
+    // There are two addresses.
+    let third = caller.create_vm(another(&service)).await;
+    let failed = caller.reaches(&third, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("are all given out")), "{failed}");
+    service.kill();
+    assert_eq!(other.hears(answers[1].0).as_deref(), Some(answers[1].1));
+    service.start();
+    let caller = service.admin().await;
+    assert_eq!(caller.delete(&format!("/vms/{first}")).await.status, 202);
+    caller.gone(&first).await;
+    assert_eq!(other.hears(answers[0].0), None);
+    assert_eq!(caller.act(&format!("/vms/{third}/start")).await.status, 202);
+    let vm = caller.reaches(&third, "running").await;
+    assert_eq!(places(&vm, 8000).0.ip(), answers[0].0.ip(), "it has what the first gave back");
+}
+
+#[test]
+fn another_machine_reaches_each_vm_at_an_address_of_its_own() {
+    let host = std::thread::spawn(|| {
+        let has_namespace = unshare(CloneFlags::CLONE_NEWNET).is_ok() && ip("link set lo up");
+        let other = Other::new(has_namespace);
+        assert!(!has_namespace || ip(&format!("route add local {POOL} dev lo")));
+        let service = Service::new(BERTH, &["micro"]);
+        let pool = if has_namespace {
+            format!("{POOL:?}")
+        } else {
+            let [a, b, c, _] = of_nobody_else(&service).octets();
+            format!("\"{a}.{b}.{c}.1-{a}.{b}.{c}.2\"")
+        };
+        service.configure(&format!("[network]\nmode = \"pool\"\npool = [{pool}]\n"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(reached_at_addresses(service, other));
     });
     host.join().expect("the host's side");
 }

@@ -1,11 +1,11 @@
 //! Where the inbound ports of a VM are reached, and where each of them leads.
 //!
-//! A VM has an address of its own, at which each port answers under its own number; or VMs share an address of the host,
+//! A VM has an address of its own, which its host or others reach, at which each port answers under its own number; or VMs share an address of the host,
 //! and each has a block of that address' ports: SSH has the first, and an exposed port has any other and keeps it for as
 //! long as it is exposed. The list of open ports says which, so no row holds more than that list: a port that is open stays
 //! where it is, whatever else changes.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +33,7 @@ pub enum Reach {
     /// At an address of its own.
     Own {
         /// The address.
-        address: Ipv4Addr,
+        address: IpAddr,
         /// Where SSH answers there, or at the next port that its owner does not expose.
         ssh_port: u16,
     },
@@ -50,8 +50,7 @@ impl Reach {
     /// The address at which the VM is reached.
     pub const fn address(self) -> IpAddr {
         match self {
-            Self::Own { address, .. } => IpAddr::V4(address),
-            Self::Shared { address, .. } => address,
+            Self::Own { address, .. } | Self::Shared { address, .. } => address,
         }
     }
 
@@ -101,6 +100,8 @@ pub fn block((first, last): (u16, u16), slot: i64) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use core::net::Ipv4Addr;
+
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -120,7 +121,7 @@ mod tests {
 
     #[test]
     fn by_an_address_of_its_own_each_port_is_itself() {
-        let own = Reach::Own { address: Ipv4Addr::new(127, 64, 0, 1), ssh_port: 2222 };
+        let own = Reach::Own { address: Ipv4Addr::new(127, 64, 0, 1).into(), ssh_port: 2222 };
         assert_eq!(at(&own.ports(&[tcp(80), tcp(2222)], &[])), [(22, 2223), (80, 80), (2222, 2222)]);
     }
 
@@ -136,7 +137,7 @@ mod tests {
         let both = SHARED.ports(&others, &SHARED.ports(&some, &[]));
         assert_eq!(at(&both).last(), Some(&(110, 20_021)));
         // What is open elsewhere moves.
-        let own = Reach::Own { address: Ipv4Addr::new(127, 64, 0, 1), ssh_port: 22 }.ports(&[tcp(80)], &[]);
+        let own = Reach::Own { address: Ipv4Addr::new(127, 64, 0, 1).into(), ssh_port: 22 }.ports(&[tcp(80)], &[]);
         assert_eq!(at(&SHARED.ports(&[tcp(80)], &own)), [(22, 20_011), (80, 20_012)]);
     }
 

@@ -18,6 +18,7 @@ pub mod image;
 pub mod inbound;
 pub mod model;
 pub mod plan;
+pub mod pool;
 pub mod request;
 pub mod state;
 

@@ -76,6 +76,24 @@ fn who_comes_by_a_forward_comes_from_the_gateway() {
 }
 
 #[test]
+fn who_comes_over_ipv6_is_let_in_by_ipv4() {
+    let (world, mut guest) = World::with(network("allow", &[], &[]), |_| ());
+    let entered = world.runtime.enter();
+    let listener = std::net::TcpListener::bind((std::net::Ipv6Addr::LOCALHOST, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let socket = ForwardSocket::Tcp(tokio::net::TcpListener::from_std(listener).unwrap());
+    drop(entered);
+    world.forwards.send_replace(Arc::new(vec![Arc::new(Forward { guest_port: PORT, socket })]));
+    let handle = guest.listen(PORT);
+    let heard = client(address, end);
+    guest.accepted(handle);
+    guest.send(handle, b"welcome");
+    guest.tcp(handle).close();
+    assert_eq!(guest.told(&heard), Ok(b"welcome".to_vec()));
+}
+
+#[test]
 fn megabytes_come_and_go_at_once() {
     const COUNT: usize = 4 << 20;
     let (_world, mut guest, address) = forwarded(|_| ());

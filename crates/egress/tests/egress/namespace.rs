@@ -70,6 +70,13 @@ fn the_real_outside_knows_the_host_by_its_interfaces() {
             let (_world, mut guest) = World::with(rules, real);
             assert_eq!(guest.connect(server).1, expected);
         }
+        if own {
+            // Of a network that is the host's by a route, no address is an interface's.
+            assert!(ip("route add local 9.9.8.0/30 dev lo"));
+            let routed = listen(Ipv4Addr::new(9, 9, 8, 2));
+            let (_world, mut guest) = World::with(network("allow", &["9.9.8.0/24"], &[]), real);
+            assert_eq!(guest.connect(routed).1, Outcome::Refused);
+        }
         let loopback = listen(Ipv4Addr::LOCALHOST);
         let (_world, mut guest) = World::with(network("allow", &[], &[]), real);
         for to in [loopback, SocketAddrV4::new(GATEWAY, loopback.port()), server] {

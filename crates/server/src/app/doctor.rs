@@ -12,7 +12,7 @@ use berth_host::{Demand, Finding};
 use berth_qemu::{confinement, host};
 
 use super::lock;
-use crate::config::{Config, Network, Shared};
+use crate::config::{Config, Network, Reached, Shared};
 
 /// The findings.
 pub struct Report {
@@ -50,14 +50,18 @@ pub async fn doctor(config: &Config) -> Report {
 /// How VMs are reached.
 fn reached(config: &Config, ssh_port: u16) -> Finding {
     let found = config.network.clone().at_this_host();
-    let text = match found.as_ref().map(Network::shared) {
+    let text = match found.as_ref().map(Network::reached) {
         Err(error) => error.to_string(),
-        Ok(None) => {
+        Ok(Reached::Pool(pool)) => {
+            let ranges: Vec<_> = pool.ranges().iter().map(ToString::to_string).collect();
+            format!("VMs have an address each of {}, and answer SSH there on port {ssh_port}", ranges.join(", "))
+        }
+        Ok(Reached::Here) => {
             format!(
                 "VMs answer SSH on port {ssh_port} of an address of their own in 127.64.0.0/10, on this machine alone"
             )
         }
-        Ok(Some(Shared { address, ports: (first, last) })) => {
+        Ok(Reached::Shared(Shared { address, ports: (first, last) })) => {
             format!(
                 "VMs share the ports {first}-{last} of {address}; open them in the firewall for whoever is to reach VMs"
             )

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use anyhow::{Context, Result, ensure};
 use berth_domain::sandbox::network_policy::Rule;
 use berth_domain::vm::inbound::BLOCK;
+use berth_domain::vm::pool::{Pool, Range};
 use ipnet::IpNet;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -18,8 +19,8 @@ const OUTSIDE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(1
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// How VMs are reached: `user`, by addresses that only this machine reaches, or `shared`, by ports of one address of
-    /// it. Absent, `user` where only this machine reaches the API, too, else `shared`.
+    /// How VMs are reached: `user`, by addresses that only this machine reaches, `shared`, by ports of one address of it, or
+    /// `pool`, by an address of its own each. Absent, `user` where only this machine reaches the API, too, else `shared`.
     pub mode: Option<NetworkMode>,
     /// The address that VMs share; absent, the one on which the API listens, or by which this machine reaches the outside
     /// ([`Network::at_this_host`]).
@@ -27,6 +28,9 @@ pub struct Network {
     /// First and last of the ports that VMs share, as `20000-32767`. Each VM takes eleven.
     #[serde(deserialize_with = "ports")]
     pub ports: (u16, u16),
+    /// The addresses of which each VM has one in the mode `pool`, as `192.0.2.0/28`, `192.0.2.1-192.0.2.9` or one.
+    #[serde(deserialize_with = "pool")]
+    pub pool: Option<Pool>,
     /// Local networks and addresses of the host that owners of sandboxes may unlock by a rule of `allow`; none by default.
     #[serde(deserialize_with = "networks")]
     pub unlock: Vec<IpNet>,
@@ -34,7 +38,7 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { mode: None, address: None, ports: PORTS, unlock: Vec::new() }
+        Self { mode: None, address: None, ports: PORTS, pool: None, unlock: Vec::new() }
     }
 }
 
@@ -46,6 +50,19 @@ pub enum NetworkMode {
     User,
     /// By ports of one address of this machine.
     Shared,
+    /// By an address of its own each, which others reach.
+    Pool,
+}
+
+/// How VMs are reached, as far as that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reached {
+    /// By an address of its own each, which only this machine reaches.
+    Here,
+    /// By what they share.
+    Shared(Shared),
+    /// By an address of these each.
+    Pool(Pool),
 }
 
 /// What VMs share.
@@ -58,10 +75,13 @@ pub struct Shared {
 }
 
 impl Network {
-    /// What VMs share, if they do, and it is known which address that is.
-    pub fn shared(&self) -> Option<Shared> {
-        let address = self.address.filter(|_| self.mode == Some(NetworkMode::Shared))?;
-        Some(Shared { address, ports: self.ports })
+    /// How VMs are reached; here alone where it is not known yet which address they share.
+    pub fn reached(&self) -> Reached {
+        match (self.mode, self.address, &self.pool) {
+            (Some(NetworkMode::Shared), Some(address), _) => Reached::Shared(Shared { address, ports: self.ports }),
+            (Some(NetworkMode::Pool), _, Some(pool)) => Reached::Pool(pool.clone()),
+            _ => Reached::Here,
+        }
     }
 
     /// Fills in what follows from where the API listens.
@@ -74,7 +94,11 @@ impl Network {
             usize::from(last) + 1 >= usize::from(first) + usize::from(BLOCK),
             "network.ports must be at least {BLOCK} ports, which is what one VM takes"
         );
-        if mode == NetworkMode::User {
+        ensure!(
+            mode != NetworkMode::Pool || self.pool.is_some(),
+            "network.mode is \"pool\", and network.pool names no addresses; name some, as pool = [\"192.0.2.16/28\"]"
+        );
+        if mode != NetworkMode::Shared {
             return Ok(());
         }
         ensure!(
@@ -90,8 +114,11 @@ impl Network {
     /// The same with the address that this machine has, where VMs share one and nobody says which.
     ///
     /// # Errors
-    /// It is none of this machine's, or none is known.
+    /// It is none of this machine's, or none is known; or those that VMs have one of each are none of its own.
     pub fn at_this_host(mut self) -> Result<Self> {
+        if self.mode == Some(NetworkMode::Pool) {
+            self.pool.iter().flat_map(Pool::ranges).try_for_each(is_here)?;
+        }
         if self.mode != Some(NetworkMode::Shared) {
             return Ok(self);
         }
@@ -105,6 +132,16 @@ impl Network {
         self.address = Some(address);
         Ok(self)
     }
+}
+
+/// Whether this machine has the addresses of a range, as its first one tells.
+fn is_here(range: &Range) -> Result<()> {
+    UdpSocket::bind((range.first(), 0)).map(drop).with_context(|| {
+        format!(
+            "network.pool has {range}, which this machine does not have: give it to an interface, or type, for the network \
+             that it is: sudo ip route add local NETWORK dev lo"
+        )
+    })
 }
 
 /// The address of this machine by which others reach it, as far as it can tell.
@@ -122,6 +159,13 @@ fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<(u16
     let text = String::deserialize(deserializer)?;
     let parsed = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     parsed.ok_or_else(|| D::Error::custom(format!("'{text}' is no range of ports like 20000-32767")))
+}
+
+fn pool<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Pool>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    Pool::read(texts.iter().map(String::as_str))
+        .map(Some)
+        .map_err(|why| D::Error::custom(format!("network.pool: {why}")))
 }
 
 fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<IpNet>, D::Error> {
@@ -149,18 +193,18 @@ mod tests {
         }
     }
 
-    fn complete(text: &str, on_loopback: bool, listen: &str) -> std::result::Result<Option<Shared>, String> {
+    fn complete(text: &str, on_loopback: bool, listen: &str) -> std::result::Result<Reached, String> {
         let mut network = toml::from_str::<Network>(text).map_err(|error| error.message().to_owned())?;
         network.complete(on_loopback, listen.parse().unwrap()).map_err(|error| error.to_string())?;
-        network.at_this_host().map(|network| network.shared()).map_err(|error| error.to_string())
+        network.at_this_host().map(|network| network.reached()).map_err(|error| error.to_string())
     }
 
     #[test]
     fn vms_share_an_address_where_others_reach_the_service() {
-        let at = |address: [u8; 4], ports| Ok(Some(Shared { address: address.into(), ports }));
-        assert_eq!(complete("", true, "127.0.0.1:8080"), Ok(None));
-        assert_eq!(complete("mode = \"user\"", false, "0.0.0.0:8080"), Ok(None));
-        assert!(complete("", false, "127.0.0.9:8080") != Ok(None), "as behind a proxy");
+        let at = |address: [u8; 4], ports| Ok(Reached::Shared(Shared { address: address.into(), ports }));
+        assert_eq!(complete("", true, "127.0.0.1:8080"), Ok(Reached::Here));
+        assert_eq!(complete("mode = \"user\"", false, "0.0.0.0:8080"), Ok(Reached::Here));
+        assert!(complete("", false, "127.0.0.9:8080") != Ok(Reached::Here), "as behind a proxy");
         let own = "mode = \"shared\"\naddress = \"127.0.0.2\"";
         assert_eq!(complete(own, true, "127.0.0.1:8080"), at([127, 0, 0, 2], PORTS));
         let few = format!("{own}\nports = \"1024-1034\"");
@@ -169,6 +213,13 @@ mod tests {
             complete(&few.replace("1024-1034", "65525-65535"), true, "127.0.0.1:8080"),
             at([127, 0, 0, 2], (65_525, 65_535))
         );
+    }
+
+    #[test]
+    fn vms_have_an_address_each_of_those_that_this_machine_has() {
+        let pool = Pool::read(["127.9.0.0/30", "127.9.0.9"]).unwrap();
+        let text = "mode = \"pool\"\npool = [\"127.9.0.0/30\", \"127.9.0.9\"]";
+        assert_eq!(complete(text, true, "127.0.0.1:8080"), Ok(Reached::Pool(pool)));
     }
 
     #[test]
@@ -182,6 +233,10 @@ mod tests {
             ("ports = \"2000\"", "127.0.0.1:8080", "no range of ports"),
             ("ports = \"2000-70000\"", "127.0.0.1:8080", "no range of ports"),
             ("mode = \"bridge\"", "127.0.0.1:8080", "unknown variant"),
+            ("mode = \"pool\"", "127.0.0.1:8080", "names no addresses"),
+            ("pool = []", "127.0.0.1:8080", "there are none"),
+            ("pool = [\"192.0.2.1/24\"]", "127.0.0.1:8080", "write 192.0.2.0/24"),
+            ("mode = \"pool\"\npool = [\"192.0.2.0/28\"]", "127.0.0.1:8080", "ip route add local"),
         ] {
             let refused = complete(text, true, listen).unwrap_err();
             assert!(refused.contains(why), "{text}: {refused}");

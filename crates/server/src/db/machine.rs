@@ -16,6 +16,7 @@
 //! owner's row, which a person reads. Of the columns that migration 0027 copied here, `vcpu` and `memory_mb` of the owners'
 //! rows stay in use: they are the size that was asked for, and the row of the machine says the same.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use berth_domain::Timestamp;
@@ -38,7 +39,8 @@ macro_rules! machine_columns {
         "m.id AS machine_id, m.owner_kind AS machine_owner_kind, m.owner_id AS machine_owner_id, \
          m.host_id AS machine_host_id, m.vcpu AS machine_vcpu, m.memory_mb AS machine_memory_mb, \
          m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
-         m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, m.generation AS machine_generation, \
+         m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, \
+         m.pool_address AS machine_pool_address, m.generation AS machine_generation, \
          m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
     };
 }
@@ -93,6 +95,8 @@ pub struct Machine {
     pub ssh_port: Option<u16>,
     /// The address of its host at which it is reached, if it shares one.
     pub shared_address: Option<IpAddr>,
+    /// The address of its own that others reach it at, if it has one.
+    pub pool_address: Option<IpAddr>,
     /// Starts by its owner so far: none yet of a warm machine, though it runs.
     pub generation: i64,
     /// The host's boot that it was started in last.
@@ -119,6 +123,7 @@ impl FromRow for Machine {
             address: row.opt_parsed("machine_address")?,
             ssh_port: row.opt_int("machine_ssh_port")?.and_then(|port| u16::try_from(port).ok()),
             shared_address: row.opt_parsed("machine_shared_address")?,
+            pool_address: row.opt_parsed("machine_pool_address")?,
             generation: row.int("machine_generation")?,
             host_boot: row.opt_text("machine_host_boot")?,
             deleted_at: row.opt_time("machine_deleted_at")?,
@@ -134,6 +139,7 @@ fn columns(m: &Machine) -> Columns {
         "vcpu": m.vcpu, "memory_mb": m.memory_mb, "reserved": m.reserved, "slot": m.slot,
         "address": m.address.map(|address| address.to_string()), "ssh_port": m.ssh_port.map(i64::from),
         "shared_address": m.shared_address.map(|address| address.to_string()),
+        "pool_address": m.pool_address.map(|address| address.to_string()),
         "generation": m.generation, "host_boot": m.host_boot.clone(), "deleted_at": m.deleted_at,
         "layer_id": m.layer, "ready": m.ready,
     }
@@ -153,6 +159,7 @@ impl Machine {
             address: None,
             ssh_port: None,
             shared_address: None,
+            pool_address: None,
             generation: 0,
             host_boot: None,
             deleted_at: None,
@@ -169,7 +176,7 @@ impl Machine {
     /// It is gone with its owner.
     pub fn end(&mut self, now: Timestamp) {
         (self.reserved, self.slot, self.address) = (false, None, None);
-        (self.ssh_port, self.shared_address) = (None, None);
+        (self.ssh_port, self.shared_address, self.pool_address) = (None, None, None);
         self.deleted_at = Some(now);
     }
 }
@@ -291,6 +298,26 @@ pub async fn address_is_held(on: impl On, host: HostId, address: Ipv4Addr) -> Re
     let held = sql("SELECT COUNT(*) FROM machines WHERE host_id = $1 AND address = $2");
     let held: i64 = held.bind(host).bind(address.to_string()).fetch_one(on).await?;
     Ok(held > 0)
+}
+
+/// Whether a machine other than this one holds an address of those that others reach.
+pub async fn pool_address_is_held(on: impl On, host: HostId, address: IpAddr, but: MachineId) -> Result<bool, DbError> {
+    let held = sql("SELECT COUNT(*) FROM machines WHERE host_id = $1 AND pool_address = $2 AND id <> $3");
+    let held: i64 = held.bind(host).bind(address.to_string()).bind(but).fetch_one(on).await?;
+    Ok(held > 0)
+}
+
+/// The addresses that machines of a host hold of those that others reach.
+pub async fn pool_addresses(on: impl On, host: HostId) -> Result<HashSet<IpAddr>, DbError> {
+    struct Held(IpAddr);
+    impl FromRow for Held {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            row.parsed("pool_address").map(Self)
+        }
+    }
+    let held = sql("SELECT pool_address FROM machines WHERE host_id = $1 AND pool_address IS NOT NULL");
+    let held: Vec<Held> = held.bind(host).fetch_all(on).await?;
+    Ok(held.into_iter().map(|Held(address)| address).collect())
 }
 
 /// Has every machine be on one host: those that were put somewhere before hosts had rows, and those of a host that is

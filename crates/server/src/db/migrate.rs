@@ -63,6 +63,7 @@ const STEPS: &[Step] = steps![
     32 "0032" "shared_address",
     40 "0040" "firewall",
     41 "0041" "suspended",
+    42 "0042" "pool",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

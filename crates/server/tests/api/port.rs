@@ -1,5 +1,6 @@
 //! Where the ports of a VM are reached, and what happens to those that cannot be had.
 
+use berth_domain::vm::pool::Pool;
 use berth_host::EngineError;
 use berth_server::config::{Config, Network, NetworkMode};
 use berth_server::db::sql;
@@ -333,4 +334,59 @@ async fn a_vm_that_keeps_its_own_address_is_told_what_holds_for_that() {
     expose(&platform, &second, &[8080]).await;
     says(&platform.admin, &second, "expose another port").await;
     assert_eq!(shown(&platform.admin, &second).await["exposed_ports"][0]["public_port"], 8080);
+}
+
+fn pool(config: &mut Config, ranges: &[&str]) {
+    config.network.mode = Some(NetworkMode::Pool);
+    config.network.pool = Some(Pool::read(ranges.iter().copied()).expect("ranges"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_vm_has_an_address_of_the_pool_while_it_is_there() {
+    let platform = Platform::start_with(|config| pool(config, &["127.9.0.8/31", "::1"])).await;
+    let caller = &platform.admin;
+    let first = caller.create_vm(with_ports(&[80])).await;
+    let running = caller.reaches(&first, "running").await;
+    assert_eq!((&running["public_ip"], &running["ssh"]["port"]), (&json!("127.9.0.8"), &json!(22)), "{running}");
+    let port = &running["exposed_ports"][0];
+    assert_eq!((&port["host"], &port["public_port"]), (&json!("127.9.0.8"), &json!(80)));
+    let second = caller.running_vm("second").await;
+    let third = caller.running_vm("third").await;
+    assert_eq!(shown(caller, &second).await["public_ip"], "127.9.0.9");
+    assert_eq!(shown(caller, &third).await["public_ip"], "::1", "of whatever family is left");
+    let fourth = caller.create_vm(with_ports(&[80])).await;
+    let failed = caller.reaches(&fourth, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("all given out")), "{failed}");
+    assert_eq!(failed["public_ip"], Value::Null);
+    // One that is off keeps its address, and one that is gone gives it back.
+    caller.act(&format!("/vms/{first}/stop")).await;
+    assert_eq!(caller.reaches(&first, "stopped").await["public_ip"], "127.9.0.8");
+    assert_eq!(caller.delete(&format!("/vms/{second}")).await.status, 202);
+    caller.gone(&second).await;
+    caller.act(&format!("/vms/{fourth}/start")).await;
+    assert_eq!(caller.reaches(&fourth, "running").await["public_ip"], "127.9.0.9");
+    caller.act(&format!("/vms/{first}/start")).await;
+    assert_eq!(caller.reaches(&first, "running").await["public_ip"], "127.9.0.8");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_that_run_keep_what_they_are_reached_at_until_they_have_an_address_of_the_pool() {
+    let mut platform = Platform::start().await;
+    let id = platform.admin.running_vm("web").await;
+    let own = shown(&platform.admin, &id).await["public_ip"].clone();
+    pool(&mut platform.config, &["127.9.0.8"]);
+    let mut platform = platform.restart().await;
+    assert_eq!(shown(&platform.admin, &id).await["public_ip"], own);
+    platform.admin.act(&format!("/vms/{id}/stop")).await;
+    platform.admin.reaches(&id, "stopped").await;
+    platform.admin.act(&format!("/vms/{id}/start")).await;
+    assert_eq!(platform.admin.reaches(&id, "running").await["public_ip"], "127.9.0.8");
+    // What the operator takes out of the pool stays with it until then, too; without a pool it is here alone at once.
+    pool(&mut platform.config, &["127.9.0.9"]);
+    let mut platform = platform.restart().await;
+    assert_eq!(shown(&platform.admin, &id).await["public_ip"], "127.9.0.8");
+    platform.config.network = Network::default();
+    let platform = platform.restart().await;
+    let is_here = async |caller: Caller| caller.get(&format!("/vms/{id}")).await.body["public_ip"] == own;
+    platform.admin.until("its own address", |caller| is_here(caller.clone())).await;
 }

@@ -62,7 +62,7 @@ impl Vms {
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
             overcommit: config.overcommit(),
-            shared: config.network.shared(),
+            reached: config.network.reached(),
             host,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),

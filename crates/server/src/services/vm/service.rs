@@ -11,7 +11,7 @@ use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 
 use super::{metrics, views};
-use crate::config::{Catalog, Overcommit, Shared};
+use crate::config::{Catalog, Overcommit, Reached};
 use crate::db::Db;
 
 /// The VM service.
@@ -28,7 +28,7 @@ pub(super) struct Inner {
     pub catalog: Catalog,
     pub config: crate::config::Vm,
     pub overcommit: Overcommit,
-    pub shared: Option<Shared>,
+    pub reached: Reached,
     pub host: HostId,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
@@ -68,9 +68,9 @@ impl Vms {
         self.inner.overcommit
     }
 
-    /// The address that VMs share, if they do.
-    pub(in crate::services::vm) fn shared(&self) -> Option<Shared> {
-        self.inner.shared
+    /// How VMs are reached.
+    pub(in crate::services::vm) fn reached(&self) -> &Reached {
+        &self.inner.reached
     }
 
     /// The host that its machines are put onto.

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::vm_not_found;
 use super::with_disks::VmWithDisks;
+use crate::config::Reached;
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::Machine;
 use crate::db::network::MembershipRow;
@@ -96,7 +97,10 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     }
     let networks = membership::of_one(tx, &networks).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
-    let shared_address = vms.shared().map(|shared| shared.address);
+    let shared_address = match vms.reached() {
+        Reached::Shared(shared) => Some(shared.address),
+        Reached::Pool(_) | Reached::Here => None,
+    };
     Ok(Resolved { vcpu, memory_mb, image, root, attached, networks, shared_address })
 }
 

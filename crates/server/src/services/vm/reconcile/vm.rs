@@ -225,6 +225,12 @@ impl VmLife {
             }
             slot => slot?,
         };
+        let pool_address = match self.vms.free_pool_address(&seen.vm.machine).await {
+            Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
+                return self.fail(seen, Failure::Capacity(missing)).await;
+            }
+            address => address?,
+        };
         let now = self.vms.clock().now();
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
@@ -243,7 +249,12 @@ impl VmLife {
             // Somebody was quicker: another one is looked for.
             return Ok(());
         }
-        vm.machine.slot = slot;
+        if let Some(address) = pool_address
+            && machine::pool_address_is_held(&mut tx, self.vms.host(), address, vm.machine.id).await?
+        {
+            return Ok(());
+        }
+        (vm.machine.slot, vm.machine.pool_address) = (slot, pool_address);
         machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
         (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
         let ports = self.vms.inbound(&vm)?;

@@ -1,7 +1,7 @@
 //! Rows of VMs.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use berth_domain::Timestamp;
 use berth_domain::firewall::Rules;
@@ -284,10 +284,11 @@ impl VmRow {
     /// How it is reached, as far as it has what it takes.
     pub fn reach(&self) -> Option<Reach> {
         let machine = &self.machine;
-        Some(match machine.shared_address {
-            Some(address) => Reach::Shared { address, first: machine.ssh_port? },
-            None => Reach::Own { address: machine.address?, ssh_port: machine.ssh_port.unwrap_or(SSH.port) },
-        })
+        if let Some(address) = machine.shared_address {
+            return Some(Reach::Shared { address, first: machine.ssh_port? });
+        }
+        let address = machine.pool_address.or_else(|| machine.address.map(IpAddr::V4))?;
+        Some(Reach::Own { address, ssh_port: machine.ssh_port.unwrap_or(SSH.port) })
     }
 
     /// Whether its networks are told of a change: it has another name, or its machine runs from now on.

@@ -102,8 +102,8 @@ impl VmLife {
         enter(&mut vm, status, Some(reason.clone()), now);
         vm.want = want;
         vm.machine.reserved = false;
-        if matches!(failure, Failure::Capacity(_)) {
-            (vm.machine.address, vm.machine.ssh_port) = (None, None);
+        if matches!(failure, Failure::Capacity(_)) && !vm.has_memory {
+            (vm.machine.address, vm.machine.pool_address, vm.machine.ssh_port) = (None, None, None);
         }
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {
             if matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning) {
