@@ -124,6 +124,7 @@ impl Host {
         use disk::Ask as A;
         match ask {
             A::Make(q) => say(&q, self.vm.make_disk(&q.disk).await),
+            A::Grow(q) => say(&q, self.vm.grow_disk(q.id, q.size_gb, q.of).await),
             A::Remove(q) => say(&q, self.vm.remove_disk(q.id).await),
             A::SetAside(q) => {
                 let into = self.aside(DISKS, q.at).await?;

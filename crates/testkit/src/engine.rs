@@ -34,7 +34,8 @@ struct World {
     images: HashMap<String, ImageInfo>,
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
     open: HashMap<MachineId, HashSet<InboundPort>>,
-    disks: HashSet<DiskId>,
+    /// Disks with their sizes in GiB.
+    disks: HashMap<DiskId, i64>,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -59,7 +60,7 @@ impl Default for SimulatedEngine {
             images: HashMap::from([image("micro", 20), image("large", 25)]),
             machines: HashMap::new(),
             open: HashMap::new(),
-            disks: HashSet::new(),
+            disks: HashMap::new(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -185,6 +186,11 @@ impl SimulatedEngine {
         (machines, world.disks.len(), world.starts)
     }
 
+    /// How large a disk is, in GiB.
+    pub fn disk_gb(&self, disk: &str) -> Option<i64> {
+        self.world().disks.get(&disk.parse().ok()?).copied()
+    }
+
     /// What a machine was started with.
     pub fn spec(&self, vm: &str) -> Option<MachineSpec> {
         self.world().machines.get(&vm.parse().ok()?).map(|(_, spec)| spec.clone())
@@ -282,7 +288,18 @@ impl Engine for SimulatedEngine {
         if self.world().stuck_gb == Some(disk.size_gb) {
             std::future::pending::<()>().await;
         }
-        self.world().disks.insert(disk.id);
+        self.world().disks.insert(disk.id, disk.size_gb);
+        Ok(())
+    }
+
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()> {
+        self.call("grow_disk").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        let disk = world.disks.get_mut(&id).ok_or_else(|| EngineError::Permanent("there is no such disk".into()))?;
+        *disk = size_gb.max(*disk);
         Ok(())
     }
 
@@ -294,7 +311,7 @@ impl Engine for SimulatedEngine {
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
         self.call("remove_disk").await?;
-        if self.world().disks.remove(&id) {
+        if self.world().disks.remove(&id).is_some() {
             std::fs::write(into.join(id.to_string()), "").expect("a file");
         }
         Ok(())
@@ -432,7 +449,7 @@ impl Engine for SimulatedEngine {
 
     async fn scan(&self) -> Result<Found> {
         let world = self.world();
-        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.iter().copied().collect() })
+        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.keys().copied().collect() })
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {

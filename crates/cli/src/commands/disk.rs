@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
 use clap::{Subcommand, ValueEnum};
 
@@ -29,6 +29,8 @@ const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" 
 
 /// The option for each field.
 const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
+/// The argument for each field of a growth.
+const RESIZED: &Words = &[("size_gb", "GIB")];
 /// The argument for each field of an attachment.
 const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
 /// The column with the step under way or the failure; lists show it only in the wide form.
@@ -76,6 +78,19 @@ pub enum DiskCommand {
         #[command(flatten)]
         waiting: WaitArgs,
     },
+    /// Make a disk larger, while a VM uses it or not
+    Resize {
+        /// Name or id
+        disk: String,
+        /// Its new size in GiB, or as 1T: larger than it is, at most 2048
+        #[arg(value_name = "GIB", value_parser = size::gib)]
+        size: u64,
+        /// A root disk volume
+        #[arg(long)]
+        root: bool,
+        #[command(flatten)]
+        waiting: WaitArgs,
+    },
     /// Attach a data disk to a VM that is off
     Attach {
         /// Disk, by name or id
@@ -117,12 +132,7 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             output::list(context.look, &disks, |disks| show_roots(disks, &vms, MESSAGE))
         }
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
-        DiskCommand::Get { disk, root: true } => {
-            let disk = find_root(&project, &disk).await?;
-            let vms = vms(context, &project, disk.vm_id.is_some()).await?;
-            let message = column(&disk.status);
-            output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms, message))
-        }
+        DiskCommand::Get { disk, root: true } => one_root(context, &project, find_root(&project, &disk).await?).await,
         DiskCommand::Create { name, size, kind, region, waiting } => {
             let kind = match kind {
                 Kind::Filesystem => "filesystem".to_owned(),
@@ -137,6 +147,14 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
                 if waiting.wanted(false) { ready(&project, disk, longest, context.is_quiet()).await? } else { disk };
             one(context, &project, disk).await
         }
+        DiskCommand::Resize { disk, size, root, waiting } => {
+            let size_gb = i64::try_from(size)?;
+            if root {
+                resize_root(context, &project, &disk, size_gb, waiting).await
+            } else {
+                resize(context, &project, &disk, size_gb, waiting).await
+            }
+        }
         DiskCommand::Attach { disk, vm } => {
             let (disk, vm) = (find_data(&project, &disk).await?, find_vm(&project, &vm).await?);
             let attached = project.attach_disk(&disk.id, &vm.id).await.map_err(|error| retold(error, ATTACHED))?;
@@ -149,6 +167,55 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
+}
+
+async fn resize(context: &Context, project: &ProjectClient, text: &str, size_gb: i64, waiting: WaitArgs) -> Result<()> {
+    let disk = find_data(project, text).await?;
+    let mut disk = project.resize_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
+    if waiting.wanted(false) {
+        let id = disk.id.clone();
+        let stage = |disk: &DataDisk| grown(&disk.name, disk.change.as_deref(), waiting);
+        let look = async || Ok(project.disk(&id).await?);
+        disk = watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await?;
+        became(&disk.name, (disk.size_gb, size_gb), disk.message.as_deref())?;
+    }
+    one(context, project, disk).await
+}
+
+async fn resize_root(
+    context: &Context,
+    project: &ProjectClient,
+    text: &str,
+    size_gb: i64,
+    waiting: WaitArgs,
+) -> Result<()> {
+    let disk = find_root(project, text).await?;
+    let mut disk = project.resize_root_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
+    if waiting.wanted(false) {
+        let id = disk.id.clone();
+        let stage = |disk: &RootDisk| grown(&disk.name, disk.change.as_deref(), waiting);
+        let look = async || Ok(project.root_disk(&id).await?);
+        disk = watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await?;
+        became(&disk.name, (disk.size_gb, size_gb), disk.message.as_deref())?;
+    }
+    one_root(context, project, disk).await
+}
+
+/// The stage of a disk that grows.
+fn grown(name: &str, change: Option<&str>, waiting: WaitArgs) -> Result<Stage> {
+    let seconds = waiting.longest(LONGEST);
+    Ok(change.map_or(Stage::Over, |change| Stage::Underway {
+        shown: format!("{name}: {change}"),
+        late: format!("{name} is still {change} after {seconds} s"),
+    }))
+}
+
+/// Whether a disk became as large as it was asked to.
+fn became(name: &str, (size_gb, wanted_gb): (i64, i64), message: Option<&str>) -> Result<()> {
+    if size_gb < wanted_gb {
+        bail!("{name} stays at {size_gb} GiB: {}", message.unwrap_or("no reason was given"));
+    }
+    Ok(())
 }
 
 async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
@@ -214,6 +281,12 @@ async fn one(context: &Context, project: &ProjectClient, disk: DataDisk) -> Resu
     let vms = vms(context, project, disk.vm_id.is_some()).await?;
     let message = column(&disk.status);
     output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms, message))
+}
+
+async fn one_root(context: &Context, project: &ProjectClient, disk: RootDisk) -> Result<()> {
+    let vms = vms(context, project, disk.vm_id.is_some()).await?;
+    let message = column(&disk.status);
+    output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms, message))
 }
 
 /// The column for one disk's message: shown if the disk failed.

@@ -201,6 +201,24 @@ async fn several_disks_are_deleted_by_one_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_made_larger_and_one_that_stays_as_it_is_says_why() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["disk", "create", "data", "--wait"]).await.status.success());
+    let grown = berth(&here, &["disk", "resize", "data", "20G", "--wait"]).await;
+    assert!(grown.status.success() && out(&grown).contains("20 GiB"), "{grown:?}");
+    let grown = berth(&here, &["disk", "resize", "--root", "root", "30", "--wait"]).await;
+    assert!(grown.status.success() && out(&grown).contains("30 GiB"), "{grown:?}");
+    let smaller = berth(&here, &["disk", "resize", "data", "20"]).await;
+    assert_eq!(smaller.status.code(), Some(2), "{smaller:?}");
+    assert!(err(&smaller).contains("larger than 20"), "{smaller:?}");
+    here.platform.engine.refuse("grow_disk", EngineError::Permanent("it is stuck".into()));
+    let stuck = berth(&here, &["disk", "resize", "data", "30", "--wait"]).await;
+    assert_eq!(stuck.status.code(), Some(1), "{stuck:?}");
+    assert!(err(&stuck).contains("data stays at 20 GiB: it is stuck"), "{stuck:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_not_there_is_named() {
     let here = Here::start().await;
     let refused = berth(&here, &["image", "import", "nofile.img"]).await;

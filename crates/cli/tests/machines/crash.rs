@@ -69,6 +69,10 @@ const DELETION: &[&str] = &[
 /// Of a disk that no VM's creation makes.
 const DISK: &[&str] =
     &["disk.place.before", "disk.place.after", "disk.make.before", "disk.make.done", "disk.make.after"];
+/// Of a disk that no VM has.
+const GROWTH: &[&str] = &["disk.grow.before", "disk.grow.placed", "disk.grow.done", "disk.grow.after"];
+/// Of a disk of a VM that runs, and of one that does not.
+const GROWTH_OF_VM: &[&str] = &["vm.grow_disk.before", "disk.grow.placed", "disk.grow.done", "vm.grow_disk.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
 const DEADLINE: &[&str] = &["vm.retry.before", "vm.retry.after"];
 const GUEST_OFF: &[&str] = &["vm.guest_off.before", "vm.guest_off.after"];
@@ -148,8 +152,10 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
-    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING, DISK];
-    let killed: Vec<_> = lists.into_iter().flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM];
+    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING];
+    let killed: Vec<_> =
+        lists.into_iter().chain(of_disks).flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
         for moment in ["before", "after"] {
             let point = format!("vm.{kind}.{moment}");
@@ -179,6 +185,60 @@ async fn a_disk_goes_on() {
         caller.until("the disk", ready).await;
         assert_eq!(service.files("disks").len(), 1, "{point}");
         nothing_is_left(&service, &caller, None).await;
+    }
+}
+
+/// Waits until nothing is under way for a disk, which has this size then, also on the host.
+async fn has_grown(service: &Service, caller: &Caller, path: &str, gib: u64) {
+    let at_rest = async |caller: Caller| caller.get(path).await.body["change"].is_null();
+    caller.until("its growth", at_rest).await;
+    let disk = caller.get(path).await.body;
+    assert_eq!((&disk["size_gb"], &disk["message"]), (&json!(gib), &Value::Null));
+    if path.starts_with("/disks/") {
+        let file = service.dir.path().join("disks").join(format!("{}.raw", disk["id"].as_str().expect("an id")));
+        assert_eq!(std::fs::metadata(file).expect("a file").len(), gib << 30);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_goes_on() {
+    for point in GROWTH {
+        let mut service = service();
+        service.start();
+        let caller = service.admin().await;
+        let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
+        let path = format!("/disks/{}", caller.post("/disks", body).await.id());
+        let ready = async |caller: Caller| caller.get(&path).await.body["status"] == "ready";
+        caller.until("the disk", ready).await;
+        service.kill();
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &format!("{path}/resize"), json!({"size_gb": 11}), 202).await;
+        })
+        .await;
+        has_grown(&service, &caller, &path, 11).await;
+        nothing_is_left(&service, &caller, None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_of_a_vm_grow_on() {
+    for (number, point) in GROWTH_OF_VM.iter().enumerate() {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        service.start();
+        let vm = service.admin().await.get(&format!("/vms/{id}")).await.body;
+        service.kill();
+        let text = |disk: &Value| disk["id"].as_str().expect("an id").to_owned();
+        let data = format!("/disks/{}", text(&vm["data_disks"][0]));
+        let root = format!("/root_disks/{}", text(&vm["root_disk"]));
+        let (path, gib) = if number % 2 == 0 { (data, 12) } else { (root, 24) };
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &format!("{path}/resize"), json!({"size_gb": gib}), 202).await;
+        })
+        .await;
+        has_grown(&service, &caller, &path, gib).await;
+        assert_eq!(service.machine(&id), before, "{point}: the same process");
+        leaves_nothing(&service, &caller, &id).await;
     }
 }
 

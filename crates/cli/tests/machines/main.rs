@@ -9,6 +9,7 @@ mod cloud_image;
 mod crash;
 mod debian;
 mod descriptors;
+mod disk;
 mod guest;
 mod host;
 mod identity;

@@ -76,6 +76,8 @@ pub struct Disk {
     pub status: DiskStatus,
     /// Why it failed.
     pub message: Option<String>,
+    /// Whether it is smaller than it is to be.
+    pub grows: bool,
 }
 
 /// One look at row and world.
@@ -134,6 +136,8 @@ pub enum Step {
     Reserve,
     /// Make a disk.
     MakeDisk(DiskId),
+    /// Have a disk grow, in the machine where that runs.
+    GrowDisk(DiskId),
     /// Start the machine.
     Start,
     /// Let a paused machine go on.
@@ -187,6 +191,8 @@ words! {
         Reserve = "reserve",
         /// [`Step::MakeDisk`].
         MakeDisk = "make_disk",
+        /// [`Step::GrowDisk`].
+        GrowDisk = "grow_disk",
         /// [`Step::Start`].
         Start = "start",
         /// [`Step::Resume`] and [`Step::GoOn`].
@@ -236,6 +242,7 @@ impl Step {
             Self::Enter(..) => StepKind::Enter,
             Self::Reserve => StepKind::Reserve,
             Self::MakeDisk(_) => StepKind::MakeDisk,
+            Self::GrowDisk(_) => StepKind::GrowDisk,
             Self::Start => StepKind::Start,
             Self::Resume | Self::GoOn { .. } => StepKind::Resume,
             Self::Running => StepKind::Running,
@@ -294,7 +301,7 @@ fn gone(s: &Snapshot) -> Step {
 
 fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
-        (Machine::Absent, Status::Stopped | Status::Failed) => Step::Rest,
+        (Machine::Absent, Status::Stopped | Status::Failed) => growing(s).unwrap_or(Step::Rest),
         (Machine::Absent, _) => Step::Stopped,
         _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
@@ -326,6 +333,11 @@ fn press_again(s: &Snapshot, switch: Timestamp) -> Step {
 }
 
 fn keep_running(s: &Snapshot) -> Step {
+    if s.machine == Machine::Running
+        && let Some(step) = growing(s)
+    {
+        return step;
+    }
     match s.machine {
         Machine::Running if s.ports_changed => Step::SetPorts,
         Machine::Running if s.guest_ready => Step::Rest,
@@ -409,7 +421,7 @@ fn switch_on(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent => match s.start_after {
             Some(at) if at > s.now => Step::Wait(at),
-            _ => Step::Start,
+            _ => growing(s).unwrap_or(Step::Start),
         },
         Machine::Paused => Step::Resume,
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
@@ -426,6 +438,12 @@ fn is_up(s: &Snapshot) -> bool {
 /// The first of its disks that cannot be used yet.
 fn unmade(s: &Snapshot) -> Option<&Disk> {
     s.disks.iter().find(|disk| disk.status != DiskStatus::Ready)
+}
+
+/// What has the first of its disks grow that is smaller than it is to be.
+fn growing(s: &Snapshot) -> Option<Step> {
+    let is_due = |disk: &&Disk| disk.grows && disk.status == DiskStatus::Ready;
+    s.disks.iter().find(is_due).map(|disk| Step::GrowDisk(disk.id))
 }
 
 /// Whether the deadline passed, of the time in which a service ran.

@@ -39,7 +39,7 @@ impl World {
             ports_changed: false,
             host_restarted: false,
             restart_policy: policy,
-            disks: vec![Disk { id, status: DiskStatus::Pending, message: None }],
+            disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false }],
             machine: Machine::Absent,
             machine_ready: false,
         };
@@ -58,6 +58,7 @@ impl World {
             Step::Enter(status, _) => self.enter(status),
             Step::Reserve => self.s.reserved = true,
             Step::MakeDisk(_) => self.s.disks[0].status = DiskStatus::Ready,
+            Step::GrowDisk(_) => self.s.disks[0].grows = false,
             Step::Start => {
                 assert!(self.s.reserved && !self.s.ending);
                 self.s.machine = Machine::Running;
@@ -159,6 +160,7 @@ enum Event {
     Hang,
     HostRestart,
     Time(i64),
+    Grow,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -174,6 +176,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Hang),
         1 => Just(Event::HostRestart),
         2 => (1..700i64).prop_map(Event::Time),
+        1 => Just(Event::Grow),
     ]
 }
 
@@ -196,6 +199,7 @@ fn disturb(world: &mut World, event: &Event) {
             world.s.machine = Machine::Absent;
             world.s.host_restarted = true;
         }
+        Event::Grow if world.s.disks[0].status == DiskStatus::Ready => world.s.disks[0].grows = true,
         Event::Time(seconds) => world.s.now = world.s.now.plus_seconds(*seconds),
         _ => {}
     }
@@ -224,12 +228,12 @@ proptest! {
             Want::Run => {
                 prop_assert_eq!(world.s.status, Status::Running);
                 prop_assert_eq!(world.s.machine, Machine::Running);
-                prop_assert!(world.s.reserved);
+                prop_assert!(world.s.reserved && !world.s.disks[0].grows);
             }
             Want::Stop => {
                 prop_assert!(matches!(world.s.status, Status::Stopped | Status::Failed), "{}", world.s.status);
                 prop_assert_eq!(world.s.machine, Machine::Absent);
-                prop_assert!(!world.s.reserved);
+                prop_assert!(!world.s.reserved && !world.s.disks[0].grows);
             }
             Want::Gone => {
                 prop_assert_eq!(world.s.status, Status::Deleted);
@@ -253,6 +257,26 @@ fn a_new_vm_is_brought_up_step_by_step() {
         world.apply(step);
     }
     assert_eq!(seen, ["Enter", "Reserve", "MakeDisk", "Enter", "Start", "Running"]);
+}
+
+#[test]
+fn disks_grow_whether_their_machine_runs_or_not_and_before_it_starts() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    let id = world.s.disks[0].id;
+    world.settle();
+    let grows = vec![Disk { grows: true, ..world.s.disks[0].clone() }];
+    let at = |s: &Snapshot| next(&Snapshot { disks: grows.clone(), ..s.clone() });
+    assert_eq!(at(&world.s), Step::GrowDisk(id));
+    world.verb(Verb::Stop);
+    assert_ne!(at(&world.s), Step::GrowDisk(id), "a machine on its way down is left alone");
+    world.settle();
+    assert_eq!(at(&world.s), Step::GrowDisk(id));
+    world.verb(Verb::Start);
+    world.apply(Step::Reserve);
+    assert_eq!(at(&world.s), Step::GrowDisk(id));
+    // One that was started unseen is recorded first.
+    world.s.machine = Machine::Running;
+    assert_eq!(at(&world.s), Step::Running);
 }
 
 #[test]

@@ -48,6 +48,10 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes a disk, whole or not at all.
     async fn make_disk(&self, disk: &DiskSpec) -> Result<()>;
 
+    /// Has a disk grow to at least so many GiB: in the machine that has it, where that runs, so that its guest sees the
+    /// new size at once.
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()>;
+
     /// Removes a disk; fine where there is none.
     async fn remove_disk(&self, id: DiskId) -> Result<()>;
 

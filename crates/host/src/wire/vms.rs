@@ -41,6 +41,10 @@ impl Engine for Remote {
         self.ask(disk::Make { disk: disk.clone() }).await
     }
 
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()> {
+        self.ask(disk::Grow { id, size_gb, of }).await
+    }
+
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         self.ask(disk::Remove { id }).await
     }

@@ -335,3 +335,114 @@ async fn what_a_vm_does_to_its_disks_is_told() {
         .await;
     assert_eq!(told(&platform, &root).await.last(), Some(&("failed".into(), json!(failing))));
 }
+
+/// Asks a disk to grow, and waits until nothing is under way for it.
+async fn grown(platform: &Platform, path: &str, size_gb: i64) -> Value {
+    let caller = &platform.admin;
+    let answer = caller.post(&format!("{path}/resize"), json!({"size_gb": size_gb})).await;
+    assert_eq!(
+        (answer.status, &answer.body["size_gb"], &answer.body["change"]),
+        (202, &json!(size_gb), &json!("growing"))
+    );
+    let at_rest = async |caller: Caller| caller.get(path).await.body["change"].is_null();
+    caller.until("its growth", at_rest).await;
+    caller.get(path).await.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_grow_alone_and_with_a_vm_that_runs_or_not() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let path = format!("/disks/{data}");
+    let disk = grown(&platform, &path, 11).await;
+    assert_eq!((&disk["size_gb"], &disk["message"], &disk["status"]), (&json!(11), &Value::Null, &json!("ready")));
+    assert_eq!(platform.engine.disk_gb(&data), Some(11));
+    let vm = caller.create_vm(attaching("web", &[&data])).await;
+    let running = caller.reaches(&vm, "running").await;
+    let root = running["root_disk"]["id"].as_str().expect("an id").to_owned();
+    let root_path = format!("/root_disks/{root}");
+    // A machine is asked with its generation: that of a later start is refused by what knows of a later one.
+    for (path, id, size_gb) in [(&path, &data, 20), (&root_path, &root, 40)] {
+        grown(&platform, path, size_gb).await;
+        assert_eq!(platform.engine.disk_gb(id), Some(size_gb));
+    }
+    caller.act(&format!("/vms/{vm}/stop")).await;
+    caller.reaches(&vm, "stopped").await;
+    grown(&platform, &path, 21).await;
+    assert_eq!(grown(&platform, &root_path, 2048).await["size_gb"], 2048);
+    assert_eq!((platform.engine.disk_gb(&data), platform.engine.disk_gb(&root)), (Some(21), Some(2048)));
+    assert_eq!(caller.get("/quota").await.body["disk_gb"]["used"], 2069);
+    caller.act(&format!("/vms/{vm}/start")).await;
+    let running = caller.reaches(&vm, "running").await;
+    assert_eq!((&running["root_disk"]["size_gb"], &running["data_disks"][0]["size_gb"]), (&json!(2048), &json!(21)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_never_shrinks_and_grows_within_its_bounds() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    caller.running_vm("web").await;
+    let root = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    for (path, sizes) in [(format!("/disks/{data}"), [9, 10, 2049]), (format!("/root_disks/{root}"), [19, 20, 2049])] {
+        for size_gb in sizes {
+            let answer = caller.post(&format!("{path}/resize"), json!({"size_gb": size_gb})).await;
+            answer.refused(400, "invalid_request");
+            assert!(answer.names("size_gb"), "{answer:?}");
+        }
+    }
+    // Each kind has routes of its own.
+    caller.post(&format!("/disks/{root}/resize"), json!({"size_gb": 30})).await.refused(404, "volume_not_found");
+    caller.post(&format!("/root_disks/{data}/resize"), json!({"size_gb": 30})).await.refused(404, "volume_not_found");
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let slow = caller.post("/disks", disk("slow")).await.id();
+    caller.post(&format!("/disks/{slow}/resize"), json!({"size_gb": 30})).await.refused(400, "invalid_status");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_that_the_host_or_the_disk_cannot_take_is_given_back() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let path = format!("/disks/{data}");
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 40);
+    let disk = grown(&platform, &path, 41).await;
+    let message = disk["message"].as_str().expect("a message");
+    assert!(message.starts_with("insufficient_capacity: this region has 40 GiB of disk, and 41 GiB"), "{message}");
+    assert_eq!((&disk["size_gb"], &disk["status"]), (&json!(10), &json!("ready")));
+    assert_eq!(grown(&platform, &path, 40).await["message"], Value::Null);
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 1000);
+    platform.engine.refuse("grow_disk", EngineError::Permanent("it is stuck".into()));
+    let disk = grown(&platform, &path, 50).await;
+    assert_eq!((&disk["size_gb"], &disk["message"]), (&json!(40), &json!("it is stuck")));
+    assert_eq!(caller.get("/quota").await.body["disk_gb"]["used"], 40);
+    platform.engine.refuse("grow_disk", EngineError::Transient("not now".into()));
+    caller.post(&format!("{path}/resize"), json!({"size_gb": 50})).await;
+    // A larger one may be asked for meanwhile.
+    assert_eq!(caller.post(&format!("{path}/resize"), json!({"size_gb": 60})).await.status, 202);
+    platform.engine.allow("grow_disk");
+    platform.advance(30);
+    let at_rest = async |caller: Caller| caller.get(&path).await.body["change"].is_null();
+    caller.until("its growth", at_rest).await;
+    assert_eq!(platform.engine.disk_gb(&data), Some(60));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disk_takes_and_costs_grows_with_it() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let caller = &platform.admin;
+    let org: Vec<_> = caller.project.split('/').collect();
+    let limits = format!("/api/v1/admin/orgs/{}/quota", org[4]);
+    caller.ask(reqwest::Method::PUT, &limits, json!({"disk_gb": 30}), 200).await;
+    let data = ready_disk(caller, "data").await;
+    let path = format!("/disks/{data}");
+    caller.post(&format!("{path}/resize"), json!({"size_gb": 31})).await.refused(403, "quota_exceeded");
+    platform.advance(3600);
+    grown(&platform, &path, 30).await;
+    platform.advance(3600);
+    let used = caller.get("/resource_usage?by=resource").await.body;
+    let row = used["data"].as_array().expect("a list").iter().find(|row| row["resource_id"] == data.as_str());
+    let hours = row.expect("a row")["quantity"].as_f64().expect("a number");
+    assert!((hours - 40.0).abs() < 0.1, "{used}");
+}

@@ -52,6 +52,8 @@ async fn life(way: &Way) -> Vec<String> {
     way.vms.take_port(8080);
     note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
     note!(vm.ports_free(inbound(22, 2222).at, 1).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
+    note!(vm.grow_disk(disk.id, 30, None).await, vm.grow_disk(disk.id, 25, None).await);
+    assert_eq!(way.vms.disk_gb(&disk.id.to_string()), Some(30));
     note!(vm.observe(VM).await, vm.guest_ready(VM).await);
     let started = vm.start(&spec()).await.expect("a start").expect("a machine");
     assert_eq!(started.taken_ports, [port(8080)]);
@@ -65,6 +67,9 @@ async fn life(way: &Way) -> Vec<String> {
     {
         assert_eq!(older, Err(EngineError::Outdated(3)));
     }
+    note!(vm.grow_disk(disk.id, 40, Some(AIM)).await);
+    let older = vm.grow_disk(disk.id, 50, Some(Aim::of(VM, 2))).await;
+    assert_eq!((older, way.vms.disk_gb(&disk.id.to_string())), (Err(EngineError::Outdated(3)), Some(40)));
     let older = MachineSpec { generation: 2, ..spec() };
     assert_eq!(vm.start(&older).await.err(), Some(EngineError::Outdated(3)));
     assert_eq!(vm.set_ports(&older, Open::All(Vec::new())).await.err(), Some(EngineError::Outdated(3)));

@@ -1,9 +1,9 @@
 //! Verbs on root disk volumes and data disks.
 
-use berth_domain::ids::DiskId;
-use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DISKS};
-use berth_domain::vm::{DiskKind, DiskStatus, Status, disk};
-use berth_domain::{Code, Error, Result};
+use berth_domain::ids::{DiskId, VmId};
+use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DISKS, ResizeDisk};
+use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
+use berth_domain::{Code, Error, Result, Timestamp};
 
 use super::vm::{available, new_disk};
 use super::{vm_not_found, volume_not_found};
@@ -14,6 +14,7 @@ use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota;
 use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::{Vms, store, told};
 
@@ -30,7 +31,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     disk.work_at = Some(now);
-    quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: disk.size_gb, ..Held::default() }, now).await?;
+    quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
     let view = DiskView::from(&disk);
@@ -52,6 +53,37 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "delete").await?;
     Ok(tx.commit().await?)
+}
+
+/// Records the wish that a disk of a kind be larger. Its VM, where one has it, has it grow.
+pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, request: ResizeDisk) -> Result<DiskRow> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    let before = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
+    disk::on_resize(before.status, before.extent.wanted_gb, request.size_gb)?;
+    let disk_gb = request.size_gb - before.extent.wanted_gb;
+    quota::admit(&mut tx, scope, Held { disk_gb, ..Held::default() }, now).await?;
+    let mut row = before.clone();
+    row.extent = Extent { wanted_gb: request.size_gb, ..before.extent };
+    row.message = Some(format!("growing to {} GiB", request.size_gb));
+    (row.work_at, row.updated_at) = (Some(now), now);
+    store::disk::update(&mut tx, &before, &row).await?;
+    record(&mut tx, scope, &row, "resize").await?;
+    wake_holder(&mut tx, row.vm, now).await?;
+    tx.commit().await?;
+    Ok(row)
+}
+
+/// Has the worker look at the VM that has a disk.
+async fn wake_holder(tx: &mut Tx, holder: Option<VmId>, now: Timestamp) -> Result<()> {
+    let Some(holder) = holder else { return Ok(()) };
+    if let Some(before) = store::vm::load(&mut *tx, holder).await? {
+        let vm = VmRow { work_at: Some(now), updated_at: now, ..before.clone() };
+        store::vm::update(tx, &before, &vm).await?;
+    }
+    tx.signal(Signal::Work("vms"));
+    tx.signal(Signal::Row("vms", holder.0));
+    Ok(())
 }
 
 /// Attaches a data disk to a VM that is off; it is there from the next start on.
@@ -93,7 +125,8 @@ pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     if let Some(vm) = store::vm::find_in(&mut tx, scope.into(), holder).await? {
         require_off(vm.status)?;
     }
-    let row = DiskRow { vm: None, updated_at: now, ..before.clone() };
+    let work_at = before.grows().then_some(now).or(before.work_at);
+    let row = DiskRow { vm: None, work_at, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "detach").await?;
     tx.signal(Signal::Row("vms", holder.0));

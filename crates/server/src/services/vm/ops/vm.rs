@@ -7,7 +7,7 @@ use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
-use berth_domain::vm::{DiskKind, DiskStatus, DiskType, ImageStatus, Status};
+use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
@@ -309,7 +309,7 @@ pub(super) fn new_disk(
         kind: DiskKind::Data,
         name: name.to_owned(),
         disk_type,
-        size_gb,
+        extent: Extent::of(size_gb),
         region_id: region.to_owned(),
         image_id: None,
         login_user: None,

@@ -86,6 +86,7 @@ impl Life for VmLife {
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
+            Step::GrowDisk(disk) => super::disk::grow(&self.vms, disk, Some(machine)).await,
             Step::Start => self.start(seen).await,
             Step::SetPorts => self.set_ports(seen).await,
             Step::Resume => Ok(engine.resume(machine).await?),
@@ -192,7 +193,7 @@ impl VmLife {
             ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
-            disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),
+            disks: seen.disks.iter().map(disk).collect(),
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
             machine,
@@ -338,6 +339,11 @@ impl VmLife {
         }
         Ok(())
     }
+}
+
+/// A disk as a plan sees it.
+fn disk(row: &DiskRow) -> Disk {
+    Disk { id: row.id, status: row.status, message: row.message.clone(), grows: row.grows() }
 }
 
 /// What a VM's owner is told while a disk of it is made.

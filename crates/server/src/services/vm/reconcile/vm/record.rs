@@ -120,6 +120,10 @@ impl VmLife {
         let mut vm = before.clone();
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {
             let mut released = DiskRow { vm: None, updated_at: now, ..disk.clone() };
+            if released.grows() {
+                released.work_at = Some(now);
+                tx.signal(Signal::Work("disks"));
+            }
             if goes_with(&vm, &disk) {
                 released.status = DiskStatus::Deleting;
                 released.work_at = Some(now);
