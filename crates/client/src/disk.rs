@@ -20,7 +20,7 @@ pub struct RootDisk {
     pub image_id: String,
     /// Its status.
     pub status: String,
-    /// What is under way for it while it is ready: `growing`.
+    /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
     #[serde(default)]
     pub change: Option<String>,
     /// The step under way, or the reason of a failure.
@@ -49,7 +49,7 @@ pub struct DataDisk {
     pub region_id: String,
     /// Its status.
     pub status: String,
-    /// What is under way for it while it is ready: `growing`.
+    /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
     #[serde(default)]
     pub change: Option<String>,
     /// The step under way, or the reason of a failure.
@@ -130,13 +130,13 @@ impl ProjectClient {
         self.client.delete(&self.disk_path(id)).await
     }
 
-    /// Attaches a data disk to a VM that is off.
+    /// Attaches a data disk to a VM; to one that runs after the answer.
     pub async fn attach_disk(&self, id: &str, vm: &str) -> Result<DataDisk> {
         let body = serde_json::json!({ "vm_id": vm });
         self.client.post(&format!("{}/attach", self.disk_path(id)), Some(&body)).await
     }
 
-    /// Detaches a data disk from a VM that is off.
+    /// Detaches a data disk from its VM; from one that runs after the answer.
     pub async fn detach_disk(&self, id: &str) -> Result<DataDisk> {
         self.client.post(&format!("{}/detach", self.disk_path(id)), None::<&()>).await
     }

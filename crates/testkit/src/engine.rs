@@ -12,7 +12,8 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DataDisk, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started,
+    Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -20,6 +21,9 @@ use tokio::sync::{broadcast, watch};
 
 use crate::generations::Generations;
 use crate::refusals::Refusals;
+
+/// How long a guest takes that does not let go of a disk.
+const HOLDS_ON: Duration = Duration::from_millis(100);
 
 /// The engine.
 pub struct SimulatedEngine {
@@ -34,6 +38,8 @@ struct World {
     images: HashMap<String, ImageInfo>,
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
     open: HashMap<MachineId, HashSet<InboundPort>>,
+    /// Whether guests let go of disks.
+    holds_on: bool,
     /// Disks with their sizes in GiB.
     disks: HashMap<DiskId, i64>,
     refusals: Refusals,
@@ -60,6 +66,7 @@ impl Default for SimulatedEngine {
             images: HashMap::from([image("micro", 20), image("large", 25)]),
             machines: HashMap::new(),
             open: HashMap::new(),
+            holds_on: false,
             disks: HashMap::new(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
@@ -128,6 +135,11 @@ impl SimulatedEngine {
     /// Whether guests ignore the power button.
     pub fn set_deaf(&self, deaf: bool) {
         self.world().deaf = deaf;
+    }
+
+    /// Whether guests hold on to their disks.
+    pub fn set_holds_on(&self, holds_on: bool) {
+        self.world().holds_on = holds_on;
     }
 
     /// How often the power button is pressed before a guest hears it.
@@ -400,6 +412,39 @@ impl Engine for SimulatedEngine {
             entry.1 = spec.clone();
         }
         Ok(world.started(spec))
+    }
+
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {
+        self.call("attach_disk").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        let known = world.disks.contains_key(&disk);
+        if !known {
+            return Err(EngineError::Permanent("there is no such disk".into()));
+        }
+        if let Some((_, spec)) = world.machines.get_mut(&aim.id)
+            && !spec.data_disks.iter().any(|has| has.id == disk)
+        {
+            spec.data_disks.push(DataDisk { id: disk, mount: None });
+        }
+        Ok(())
+    }
+
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool> {
+        self.call("detach_disk").await?;
+        if self.world().holds_on {
+            // A guest takes its time.
+            tokio::time::sleep(HOLDS_ON).await;
+        }
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        let holds_on = world.holds_on;
+        let Some((_, spec)) = world.machines.get_mut(&aim.id) else { return Ok(true) };
+        if holds_on && spec.data_disks.iter().any(|has| has.id == disk) {
+            return Ok(false);
+        }
+        spec.data_disks.retain(|has| has.id != disk);
+        Ok(true)
     }
 
     async fn console_log(&self, _: MachineId, bytes: usize) -> Result<Vec<u8>> {

@@ -21,6 +21,9 @@ use crate::wait::WaitArgs;
 /// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
 
+/// What is said where the service says nothing.
+const UNKNOWN: &str = "no reason was given";
+
 /// Names of VMs by their ids.
 type Names = BTreeMap<String, String>;
 
@@ -30,7 +33,7 @@ const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" 
 /// The option for each field.
 const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
 /// The argument for each field of a growth.
-const RESIZED: &Words = &[("size_gb", "GIB")];
+const RESIZED: Words = &[("size_gb", "GIB")];
 /// The argument for each field of an attachment.
 const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
 /// The column with the step under way or the failure; lists show it only in the wide form.
@@ -91,17 +94,21 @@ pub enum DiskCommand {
         #[command(flatten)]
         waiting: WaitArgs,
     },
-    /// Attach a data disk to a VM that is off
+    /// Attach a data disk to a VM, which may run
     Attach {
         /// Disk, by name or id
         disk: String,
         /// VM, by name or id
         vm: String,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
-    /// Detach a data disk from a VM that is off
+    /// Detach a data disk from its VM, which may run: unmount it there first
     Detach {
         /// Name or id
         disk: String,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
@@ -155,14 +162,22 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
                 resize(context, &project, &disk, size_gb, waiting).await
             }
         }
-        DiskCommand::Attach { disk, vm } => {
+        DiskCommand::Attach { disk, vm, waiting } => {
             let (disk, vm) = (find_data(&project, &disk).await?, find_vm(&project, &vm).await?);
             let attached = project.attach_disk(&disk.id, &vm.id).await.map_err(|error| retold(error, ATTACHED))?;
+            let attached = settled(context, &project, attached, waiting).await?;
+            if waiting.wanted(false) && !attached.is_attached {
+                bail!("{} was not attached: {}", attached.name, attached.message.as_deref().unwrap_or(UNKNOWN));
+            }
             one(context, &project, attached).await
         }
-        DiskCommand::Detach { disk } => {
+        DiskCommand::Detach { disk, waiting } => {
             let disk = find_data(&project, &disk).await?;
-            one(context, &project, project.detach_disk(&disk.id).await?).await
+            let detached = settled(context, &project, project.detach_disk(&disk.id).await?, waiting).await?;
+            if waiting.wanted(false) && detached.is_attached {
+                bail!("{} was not detached: {}", detached.name, detached.message.as_deref().unwrap_or(UNKNOWN));
+            }
+            one(context, &project, detached).await
         }
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
@@ -171,15 +186,23 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
 
 async fn resize(context: &Context, project: &ProjectClient, text: &str, size_gb: i64, waiting: WaitArgs) -> Result<()> {
     let disk = find_data(project, text).await?;
-    let mut disk = project.resize_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
+    let disk = project.resize_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
+    let disk = settled(context, project, disk, waiting).await?;
     if waiting.wanted(false) {
-        let id = disk.id.clone();
-        let stage = |disk: &DataDisk| grown(&disk.name, disk.change.as_deref(), waiting);
-        let look = async || Ok(project.disk(&id).await?);
-        disk = watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await?;
         became(&disk.name, (disk.size_gb, size_gb), disk.message.as_deref())?;
     }
     one(context, project, disk).await
+}
+
+/// Waits until nothing is under way for a disk, if that is wanted.
+async fn settled(context: &Context, project: &ProjectClient, disk: DataDisk, waiting: WaitArgs) -> Result<DataDisk> {
+    if !waiting.wanted(false) {
+        return Ok(disk);
+    }
+    let id = disk.id.clone();
+    let stage = |disk: &DataDisk| changing(&disk.name, disk.change.as_deref(), waiting);
+    let look = async || Ok(project.disk(&id).await?);
+    watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await
 }
 
 async fn resize_root(
@@ -193,7 +216,7 @@ async fn resize_root(
     let mut disk = project.resize_root_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
     if waiting.wanted(false) {
         let id = disk.id.clone();
-        let stage = |disk: &RootDisk| grown(&disk.name, disk.change.as_deref(), waiting);
+        let stage = |disk: &RootDisk| changing(&disk.name, disk.change.as_deref(), waiting);
         let look = async || Ok(project.root_disk(&id).await?);
         disk = watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await?;
         became(&disk.name, (disk.size_gb, size_gb), disk.message.as_deref())?;
@@ -201,8 +224,8 @@ async fn resize_root(
     one_root(context, project, disk).await
 }
 
-/// The stage of a disk that grows.
-fn grown(name: &str, change: Option<&str>, waiting: WaitArgs) -> Result<Stage> {
+/// The stage of a disk for which something is under way.
+fn changing(name: &str, change: Option<&str>, waiting: WaitArgs) -> Result<Stage> {
     let seconds = waiting.longest(LONGEST);
     Ok(change.map_or(Stage::Over, |change| Stage::Underway {
         shown: format!("{name}: {change}"),
@@ -213,7 +236,7 @@ fn grown(name: &str, change: Option<&str>, waiting: WaitArgs) -> Result<Stage> {
 /// Whether a disk became as large as it was asked to.
 fn became(name: &str, (size_gb, wanted_gb): (i64, i64), message: Option<&str>) -> Result<()> {
     if size_gb < wanted_gb {
-        bail!("{name} stays at {size_gb} GiB: {}", message.unwrap_or("no reason was given"));
+        bail!("{name} stays at {size_gb} GiB: {}", message.unwrap_or(UNKNOWN));
     }
     Ok(())
 }

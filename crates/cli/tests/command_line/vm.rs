@@ -219,6 +219,27 @@ async fn a_disk_is_made_larger_and_one_that_stays_as_it_is_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_comes_to_a_vm_that_runs_and_leaves_it() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["disk", "create", "data", "--wait"]).await.status.success());
+    let attached = berth(&here, &["disk", "attach", "data", "web", "--wait"]).await;
+    assert!(attached.status.success() && out(&attached).contains("web"), "{attached:?}");
+    here.platform.engine.set_holds_on(true);
+    let in_time = async {
+        let asked = async || here.platform.admin.get("/disks").await.body["data"][0]["change"] == "detaching";
+        until("the wish", asked).await;
+        here.platform.advance(21);
+    };
+    let (kept, ()) = tokio::join!(berth(&here, &["disk", "detach", "data", "--wait"]), in_time);
+    assert_eq!(kept.status.code(), Some(1), "{kept:?}");
+    assert!(err(&kept).contains("data was not detached: the guest did not let go"), "{kept:?}");
+    here.platform.engine.set_holds_on(false);
+    let detached = berth(&here, &["disk", "detach", "data", "--wait"]).await;
+    assert!(detached.status.success() && !out(&detached).contains("web"), "{detached:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_not_there_is_named() {
     let here = Here::start().await;
     let refused = berth(&here, &["image", "import", "nofile.img"]).await;

@@ -73,6 +73,9 @@ const DISK: &[&str] =
 const GROWTH: &[&str] = &["disk.grow.before", "disk.grow.placed", "disk.grow.done", "disk.grow.after"];
 /// Of a disk of a VM that runs, and of one that does not.
 const GROWTH_OF_VM: &[&str] = &["vm.grow_disk.before", "disk.grow.placed", "disk.grow.done", "vm.grow_disk.after"];
+/// Of a data disk that comes to a VM that runs, and leaves it.
+const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.attach_disk.after"];
+const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
 const DEADLINE: &[&str] = &["vm.retry.before", "vm.retry.after"];
 const GUEST_OFF: &[&str] = &["vm.guest_off.before", "vm.guest_off.after"];
@@ -152,7 +155,7 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
-    let of_disks = [DISK, GROWTH, GROWTH_OF_VM];
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED];
     let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING];
     let killed: Vec<_> =
         lists.into_iter().chain(of_disks).flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
@@ -237,6 +240,38 @@ async fn disks_of_a_vm_grow_on() {
         })
         .await;
         has_grown(&service, &caller, &path, gib).await;
+        assert_eq!(service.machine(&id), before, "{point}: the same process");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_comes_and_goes_on() {
+    for point in ATTACHED.iter().chain(DETACHED) {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        service.start();
+        let caller = service.admin().await;
+        let body = json!({"name": "late", "type": "block", "size_gb": 10, "region_id": "local"});
+        let path = format!("/disks/{}", caller.post("/disks", body).await.id());
+        let ready_disk = async |caller: Caller| caller.get(&path).await.body["status"] == "ready";
+        caller.until("the disk", ready_disk).await;
+        // A guest that boots does not let go of a disk.
+        ready(&caller, &id).await;
+        service.kill();
+        let is_there = |disk: &Value, there: bool| disk["change"].is_null() && disk["is_attached"] == there;
+        let (attach, detach) = (format!("{path}/attach"), format!("{path}/detach"));
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &attach, json!({"vm_id": id}), 202).await;
+            if DETACHED.contains(point) {
+                let attached = async |caller: Caller| is_there(&caller.get(&path).await.body, true);
+                caller.until("the disk's coming", attached).await;
+                caller.ask(Method::POST, &detach, Value::Null, 202).await;
+            }
+        })
+        .await;
+        let there = ATTACHED.contains(point);
+        caller.until("its rest", async |caller: Caller| is_there(&caller.get(&path).await.body, there)).await;
         assert_eq!(service.machine(&id), before, "{point}: the same process");
         leaves_nothing(&service, &caller, &id).await;
     }

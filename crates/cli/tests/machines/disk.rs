@@ -84,3 +84,62 @@ async fn a_guest_sees_its_disks_grow_and_its_file_systems_grow_with_the_next_boo
     has_gib(&service, &vm, "/dev/vda", 30);
     has_gib(&service, &vm, &device, 101);
 }
+
+/// Has nothing be under way for a disk any more; the disk then.
+async fn at_rest(caller: &Caller, path: &str) -> Value {
+    let is_at_rest = async |caller: Caller| caller.get(path).await.body["change"].is_null();
+    caller.until("its rest", is_at_rest).await;
+    caller.get(path).await.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_come_to_a_guest_that_runs_and_leave_it_with_what_was_written() {
+    let mut service = service();
+    service.start();
+    let caller = service.admin().await;
+    let (id, vm) = with_disks(&service, &caller).await;
+    let process = service.machine(&id);
+    let body = json!({"name": "late", "type": "filesystem", "size_gb": 10, "region_id": "local"});
+    let path = format!("/disks/{}", caller.post("/disks", body).await.id());
+    caller.until("the disk", async |caller: Caller| caller.get(&path).await.body["status"] == "ready").await;
+    let serial = caller.get(&path).await.body["serial"].as_str().expect("a serial").to_owned();
+    let device = format!("/dev/disk/by-id/virtio-{serial}");
+    let is_there = |there: bool| {
+        let test = format!("test -b {device} && echo yes || echo no");
+        let wanted = if there { "yes" } else { "no" };
+        eventually("the disk", 60, || (says(&service, &vm, &test) == wanted).then_some(()));
+    };
+    for text in ["first", "second"] {
+        let answer = caller.post(&format!("{path}/attach"), json!({"vm_id": id})).await;
+        assert_eq!(answer.status, 202, "{answer:?}");
+        let disk = at_rest(&caller, &path).await;
+        assert_eq!((&disk["vm_id"], &disk["message"]), (&json!(id), &Value::Null));
+        is_there(true);
+        let use_it = format!("mount {device} /mnt && cat /mnt/said; echo {text} >/mnt/said && umount /mnt");
+        assert_eq!(says(&service, &vm, &use_it), if text == "first" { "" } else { "first" });
+        // It grows as one does that was there from the start on.
+        let gib = if text == "first" { 11 } else { 12 };
+        grow(&caller, &path, gib).await;
+        has_gib(&service, &vm, &device, u64::try_from(gib).expect("a size"));
+        assert_eq!(caller.act(&format!("{path}/detach")).await.status, 202);
+        let disk = at_rest(&caller, &path).await;
+        assert_eq!((&disk["is_attached"], &disk["message"]), (&json!(false), &Value::Null));
+        is_there(false);
+    }
+    assert_eq!(service.machine(&id), process, "it is the same machine");
+    // One that the VM was created with leaves as well, and QEMU has it open no more: another VM has it.
+    let raw = format!("/disks/{}", id_of(&vm["data_disks"][0]));
+    assert_eq!(caller.act(&format!("{raw}/detach")).await.status, 202);
+    assert_eq!(at_rest(&caller, &raw).await["is_attached"], false);
+    let mut other = berth_testkit::vm("other");
+    other["data_disks"] = json!({"attached_disks": [{"disk_id": id_of(&vm["data_disks"][0])}]});
+    let other = caller.create_vm(other).await;
+    caller.reaches(&other, "running").await;
+    // What came while it ran is there after the next start, mounted.
+    caller.post(&format!("{path}/attach"), json!({"vm_id": id})).await;
+    at_rest(&caller, &path).await;
+    caller.act(&format!("/vms/{id}/restart")).await;
+    eventually("another machine", 120, || service.machine(&id).filter(|pid| Some(*pid) != process));
+    let vm = ready(&caller, &id).await;
+    assert_eq!(says(&service, &vm, "cat /mnt/late/said"), "second");
+}

@@ -57,8 +57,25 @@ words! {
     DiskChange {
         /// It becomes larger.
         Growing = "growing",
+        /// It comes to a machine that runs.
+        Attaching = "attaching",
+        /// A guest that runs is to let go of it.
+        Detaching = "detaching",
     }
 }
+
+words! {
+    /// What a disk of a machine that runs does.
+    Move {
+        /// It is the VM's, and the machine may not have it yet.
+        In = "in",
+        /// It is the VM's until the guest has let go of it.
+        Out = "out",
+    }
+}
+
+/// How long a guest may take to let go of a disk, in seconds: many times what one takes that listens.
+pub const LETTING_GO: i64 = 20;
 
 words! {
     /// What the worker does next for a disk.
@@ -102,22 +119,26 @@ impl Extent {
     }
 
     /// It has its place.
+    #[must_use]
     pub const fn placed(self) -> Self {
         Self { placed_gb: self.wanted_gb, ..self }
     }
 
     /// The host has no place for what is wanted: the wish goes back to what it has.
+    #[must_use]
     pub const fn refused(self) -> Self {
         Self { wanted_gb: self.placed_gb, ..self }
     }
 
     /// It grew to this size. A larger one may be wanted by now.
+    #[must_use]
     pub const fn grown(self, size_gb: i64) -> Self {
         let made_gb = if size_gb > self.made_gb { size_gb } else { self.made_gb };
         Self { made_gb, ..self }
     }
 
     /// It cannot grow to this size, and is as large as it was. A larger one may be wanted by now: that is tried, too.
+    #[must_use]
     pub const fn stunted(self, size_gb: i64) -> Self {
         let wanted_gb = if self.wanted_gb > size_gb { self.wanted_gb } else { self.made_gb };
         Self { wanted_gb, placed_gb: self.made_gb, ..self }

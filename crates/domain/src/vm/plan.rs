@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::DiskStatus;
+use super::disk::{self, DiskStatus, Move};
 use super::model::{RestartPolicy, Status, Want};
 use crate::Timestamp;
 use crate::ids::DiskId;
@@ -78,6 +78,8 @@ pub struct Disk {
     pub message: Option<String>,
     /// Whether it is smaller than it is to be.
     pub grows: bool,
+    /// Whether it comes or goes while its machine runs, and since when.
+    pub moving: Option<(Move, Timestamp)>,
 }
 
 /// One look at row and world.
@@ -138,6 +140,15 @@ pub enum Step {
     MakeDisk(DiskId),
     /// Have a disk grow, in the machine where that runs.
     GrowDisk(DiskId),
+    /// Hand a disk to the machine, where that runs.
+    AttachDisk(DiskId),
+    /// Have the guest let go of a disk, where that runs, and release it.
+    DetachDisk {
+        /// Which.
+        id: DiskId,
+        /// Whether it stays with the VM if the guest does not let go of it now.
+        is_last: bool,
+    },
     /// Start the machine.
     Start,
     /// Let a paused machine go on.
@@ -193,6 +204,10 @@ words! {
         MakeDisk = "make_disk",
         /// [`Step::GrowDisk`].
         GrowDisk = "grow_disk",
+        /// [`Step::AttachDisk`].
+        AttachDisk = "attach_disk",
+        /// [`Step::DetachDisk`].
+        DetachDisk = "detach_disk",
         /// [`Step::Start`].
         Start = "start",
         /// [`Step::Resume`] and [`Step::GoOn`].
@@ -243,6 +258,8 @@ impl Step {
             Self::Reserve => StepKind::Reserve,
             Self::MakeDisk(_) => StepKind::MakeDisk,
             Self::GrowDisk(_) => StepKind::GrowDisk,
+            Self::AttachDisk(_) => StepKind::AttachDisk,
+            Self::DetachDisk { .. } => StepKind::DetachDisk,
             Self::Start => StepKind::Start,
             Self::Resume | Self::GoOn { .. } => StepKind::Resume,
             Self::Running => StepKind::Running,
@@ -301,7 +318,7 @@ fn gone(s: &Snapshot) -> Step {
 
 fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
-        (Machine::Absent, Status::Stopped | Status::Failed) => growing(s).unwrap_or(Step::Rest),
+        (Machine::Absent, Status::Stopped | Status::Failed) => for_disks(s).unwrap_or(Step::Rest),
         (Machine::Absent, _) => Step::Stopped,
         _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
@@ -334,7 +351,7 @@ fn press_again(s: &Snapshot, switch: Timestamp) -> Step {
 
 fn keep_running(s: &Snapshot) -> Step {
     if s.machine == Machine::Running
-        && let Some(step) = growing(s)
+        && let Some(step) = for_disks(s)
     {
         return step;
     }
@@ -421,7 +438,7 @@ fn switch_on(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent => match s.start_after {
             Some(at) if at > s.now => Step::Wait(at),
-            _ => growing(s).unwrap_or(Step::Start),
+            _ => for_disks(s).unwrap_or(Step::Start),
         },
         Machine::Paused => Step::Resume,
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
@@ -440,10 +457,16 @@ fn unmade(s: &Snapshot) -> Option<&Disk> {
     s.disks.iter().find(|disk| disk.status != DiskStatus::Ready)
 }
 
-/// What has the first of its disks grow that is smaller than it is to be.
-fn growing(s: &Snapshot) -> Option<Step> {
-    let is_due = |disk: &&Disk| disk.grows && disk.status == DiskStatus::Ready;
-    s.disks.iter().find(is_due).map(|disk| Step::GrowDisk(disk.id))
+/// What its disks want of a machine that runs, or that there is none of. A disk grows before it comes to one.
+fn for_disks(s: &Snapshot) -> Option<Step> {
+    s.disks.iter().filter(|disk| disk.status == DiskStatus::Ready).find_map(|disk| match disk.moving {
+        _ if disk.grows => Some(Step::GrowDisk(disk.id)),
+        Some((Move::In, _)) => Some(Step::AttachDisk(disk.id)),
+        Some((Move::Out, since)) => {
+            Some(Step::DetachDisk { id: disk.id, is_last: s.now >= since.plus_seconds(disk::LETTING_GO) })
+        }
+        None => None,
+    })
 }
 
 /// Whether the deadline passed, of the time in which a service ran.

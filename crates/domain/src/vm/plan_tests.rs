@@ -14,6 +14,8 @@ struct World {
     s: Snapshot,
     /// Whether the guest ignores the power button.
     deaf_guest: bool,
+    /// Whether the guest lets go of a disk.
+    lets_go: bool,
     starts: usize,
 }
 
@@ -39,11 +41,11 @@ impl World {
             ports_changed: false,
             host_restarted: false,
             restart_policy: policy,
-            disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false }],
+            disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false, moving: None }],
             machine: Machine::Absent,
             machine_ready: false,
         };
-        Self { s, deaf_guest, starts: 0 }
+        Self { s, deaf_guest, lets_go: !deaf_guest, starts: 0 }
     }
 
     fn enter(&mut self, status: Status) {
@@ -57,8 +59,9 @@ impl World {
         match step {
             Step::Enter(status, _) => self.enter(status),
             Step::Reserve => self.s.reserved = true,
-            Step::MakeDisk(_) => self.s.disks[0].status = DiskStatus::Ready,
-            Step::GrowDisk(_) => self.s.disks[0].grows = false,
+            Step::MakeDisk(_) | Step::GrowDisk(_) | Step::AttachDisk(_) | Step::DetachDisk { .. } => {
+                self.apply_to_disk(&step);
+            }
             Step::Start => {
                 assert!(self.s.reserved && !self.s.ending);
                 self.s.machine = Machine::Running;
@@ -115,6 +118,22 @@ impl World {
         self.s.now.0 += 1000;
     }
 
+    fn apply_to_disk(&mut self, step: &Step) {
+        let disk = &mut self.s.disks[0];
+        match step {
+            Step::MakeDisk(_) => disk.status = DiskStatus::Ready,
+            Step::GrowDisk(_) => disk.grows = false,
+            Step::AttachDisk(_) => disk.moving = None,
+            Step::DetachDisk { is_last, .. } => {
+                self.s.now.0 += 2_000_000;
+                if *is_last || self.lets_go || self.s.machine == Machine::Absent {
+                    disk.moving = None;
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn go_on(&mut self, has_room: bool) {
         self.s.start_after = Some(self.s.now.plus_seconds(ROOM_POLL));
         if has_room {
@@ -161,6 +180,7 @@ enum Event {
     HostRestart,
     Time(i64),
     Grow,
+    Move(bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -177,6 +197,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::HostRestart),
         2 => (1..700i64).prop_map(Event::Time),
         1 => Just(Event::Grow),
+        1 => any::<bool>().prop_map(Event::Move),
     ]
 }
 
@@ -198,6 +219,10 @@ fn disturb(world: &mut World, event: &Event) {
         Event::HostRestart => {
             world.s.machine = Machine::Absent;
             world.s.host_restarted = true;
+        }
+        Event::Move(is_in) if world.s.disks[0].status == DiskStatus::Ready => {
+            let way = if *is_in { Move::In } else { Move::Out };
+            world.s.disks[0].moving = Some((way, world.s.now));
         }
         Event::Grow if world.s.disks[0].status == DiskStatus::Ready => world.s.disks[0].grows = true,
         Event::Time(seconds) => world.s.now = world.s.now.plus_seconds(*seconds),
@@ -228,12 +253,12 @@ proptest! {
             Want::Run => {
                 prop_assert_eq!(world.s.status, Status::Running);
                 prop_assert_eq!(world.s.machine, Machine::Running);
-                prop_assert!(world.s.reserved && !world.s.disks[0].grows);
+                prop_assert!(world.s.reserved && !world.s.disks[0].grows && world.s.disks[0].moving.is_none());
             }
             Want::Stop => {
                 prop_assert!(matches!(world.s.status, Status::Stopped | Status::Failed), "{}", world.s.status);
                 prop_assert_eq!(world.s.machine, Machine::Absent);
-                prop_assert!(!world.s.reserved && !world.s.disks[0].grows);
+                prop_assert!(!world.s.reserved && !world.s.disks[0].grows && world.s.disks[0].moving.is_none());
             }
             Want::Gone => {
                 prop_assert_eq!(world.s.status, Status::Deleted);
@@ -277,6 +302,23 @@ fn disks_grow_whether_their_machine_runs_or_not_and_before_it_starts() {
     // One that was started unseen is recorded first.
     world.s.machine = Machine::Running;
     assert_eq!(at(&world.s), Step::Running);
+}
+
+#[test]
+fn a_guest_has_its_time_to_let_go_of_a_disk() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    let id = world.s.disks[0].id;
+    let since = world.s.now;
+    world.s.disks[0].moving = Some((Move::Out, since));
+    let at =
+        |millis| next(&Snapshot { now: since.plus_seconds(disk::LETTING_GO).plus_millis(millis), ..world.s.clone() });
+    assert_eq!(at(-1), Step::DetachDisk { id, is_last: false });
+    assert_eq!(at(0), Step::DetachDisk { id, is_last: true });
+    world.s.disks[0].moving = Some((Move::In, since));
+    assert_eq!(next(&world.s), Step::AttachDisk(id));
+    world.s.disks[0].grows = true;
+    assert_eq!(next(&world.s), Step::GrowDisk(id), "it grows before it comes");
 }
 
 #[test]

@@ -13,6 +13,8 @@ use crate::network;
 
 /// Most data disks attached, and most created, with one VM.
 pub const MAX_DISKS: usize = 4;
+/// Most data disks of a VM.
+pub const MAX_DATA_DISKS: usize = 2 * MAX_DISKS;
 /// Most SSH keys of a VM.
 pub const MAX_KEYS: usize = 10;
 /// Most exposed ports of a VM.

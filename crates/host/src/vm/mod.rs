@@ -85,6 +85,13 @@ pub trait Engine: Send + Sync + 'static {
     /// Changes the inbound ports of a running machine.
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;
 
+    /// Hands a data disk to a machine that runs; fine where it has it, and where it does not run.
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()>;
+
+    /// Asks the guest of a machine that runs to let go of a data disk, and takes it away. False where it has not let go of
+    /// it yet. Fine where there is no such disk, and where it does not run.
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool>;
+
     /// The last bytes a machine wrote to its console.
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>>;
 

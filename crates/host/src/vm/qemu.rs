@@ -200,6 +200,7 @@ impl QemuEngine {
             boot,
             root: self.root_drive(spec.root_disk, base.join(&manifest.disk)),
             drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
+            places: spec.disk_places,
             mac: Mac::of(spec.id.0),
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
@@ -413,6 +414,14 @@ impl Engine for QemuEngine {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         self.act(spec.aim(), Act::Change, self.change_ports(spec, before)).await
+    }
+
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {
+        self.act(aim, Act::Change, self.plug(aim.id, disk)).await
+    }
+
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool> {
+        self.act(aim, Act::Change, self.unplug(aim.id, disk)).await
     }
 
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {

@@ -90,6 +90,14 @@ impl Engine for Remote {
         self.ask(vm::SetPorts { spec: spec.clone(), before }).await
     }
 
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {
+        self.ask(vm::AttachDisk { aim, disk }).await
+    }
+
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool> {
+        self.ask(vm::DetachDisk { aim, disk }).await
+    }
+
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
         self.ask(vm::ConsoleLog { id, bytes }).await
     }

@@ -76,7 +76,7 @@ pub async fn grow(dir: &Path, id: Uuid, serial: &str, bytes: u64) -> Result<bool
 }
 
 /// The disk of a running machine with this serial.
-async fn held(qmp: &mut Qmp, serial: &str) -> Result<Option<Held>> {
+pub(super) async fn held(qmp: &mut Qmp, serial: &str) -> Result<Option<Held>> {
     let disks = qmp.execute("query-block", json!({})).await?;
     for disk in disks.as_array().into_iter().flatten() {
         let (Some(device), Some(held)) = (disk.get("qdev").and_then(Value::as_str), held_by(disk)) else { continue };
@@ -95,7 +95,7 @@ fn held_by(disk: &Value) -> Option<Held> {
 }
 
 /// Refuses a disk of so many bytes to a running machine that may not write so much.
-fn require(dir: &Path, id: Uuid, disk_bytes: u64) -> Result<()> {
+pub(super) fn require(dir: &Path, id: Uuid, disk_bytes: u64) -> Result<()> {
     let pid = find(dir, id).ok_or_else(|| Error::Qemu("the machine is gone".into()))?;
     if allowed(pid)?.is_none_or(|most| most >= file_bytes(disk_bytes)) {
         return Ok(());

@@ -76,6 +76,8 @@ pub struct Spec {
     pub seed: PathBuf,
     /// Its data disks, in order.
     pub drives: Vec<Drive>,
+    /// For how many data disks it has places, those from its start on among them.
+    pub places: usize,
     /// Its network card.
     pub mac: Mac,
     /// The largest packet that its card takes and that the other end of its link does, in bytes.

@@ -62,6 +62,7 @@ const STEPS: &[Step] = steps![
     31 "0031" "networks",
     32 "0032" "shared_address",
     33 "0033" "disk_growth",
+    34 "0034" "disk_moves",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

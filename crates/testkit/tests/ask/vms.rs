@@ -26,6 +26,7 @@ pub fn spec() -> MachineSpec {
         image_id: "micro".into(),
         root_disk: DiskId(id(2)),
         data_disks: vec![DataDisk { id: DiskId(id(3)), mount: Some("/mnt/data".into()) }],
+        disk_places: 8,
         ssh_keys: vec!["ssh-ed25519 AAAA one".into()],
         user_data: Some("#!/bin/sh\necho \"ü\"\n".into()),
         address: Ipv4Addr::new(127, 64, 0, 2),
@@ -70,6 +71,19 @@ async fn life(way: &Way) -> Vec<String> {
     note!(vm.grow_disk(disk.id, 40, Some(AIM)).await);
     let older = vm.grow_disk(disk.id, 50, Some(Aim::of(VM, 2))).await;
     assert_eq!((older, way.vms.disk_gb(&disk.id.to_string())), (Err(EngineError::Outdated(3)), Some(40)));
+    let another = DiskSpec { id: DiskId(id(4)), source: DiskSource::Empty, size_gb: 10 };
+    let has = || way.vms.spec(&VM.to_string()).expect("a machine").data_disks.len();
+    note!(vm.make_disk(&another).await, vm.attach_disk(AIM, another.id).await, vm.attach_disk(AIM, another.id).await);
+    assert_eq!(has(), 2);
+    way.vms.set_holds_on(true);
+    note!(vm.detach_disk(AIM, another.id).await);
+    way.vms.set_holds_on(false);
+    note!(vm.detach_disk(AIM, another.id).await, vm.detach_disk(AIM, another.id).await);
+    assert_eq!(has(), 1);
+    let older = Aim::of(VM, 2);
+    assert_eq!(vm.attach_disk(older, another.id).await, Err(EngineError::Outdated(3)));
+    assert_eq!(vm.detach_disk(older, another.id).await, Err(EngineError::Outdated(3)));
+    note!(vm.attach_disk(AIM, DiskId(id(5))).await, vm.remove_disk(another.id).await);
     let older = MachineSpec { generation: 2, ..spec() };
     assert_eq!(vm.start(&older).await.err(), Some(EngineError::Outdated(3)));
     assert_eq!(vm.set_ports(&older, Open::All(Vec::new())).await.err(), Some(EngineError::Outdated(3)));

@@ -49,4 +49,21 @@ impl QemuEngine {
         };
         machine::grow_file(&drive, gib(size_gb)).await.map_err(qemu_failed)
     }
+    /// Hands a data disk to a machine, where that runs.
+    pub(super) async fn plug(&self, machine: MachineId, disk: DiskId) -> Result<()> {
+        let dir = self.machine(machine);
+        if machine::find(&dir, machine.0).is_none() {
+            return Ok(());
+        }
+        machine::attach(&dir, machine.0, &self.data_drive(disk)).await.map_err(qemu_failed)
+    }
+
+    /// Takes a data disk from a machine, where that runs; whether it is gone.
+    pub(super) async fn unplug(&self, machine: MachineId, disk: DiskId) -> Result<bool> {
+        let dir = self.machine(machine);
+        if machine::find(&dir, machine.0).is_none() {
+            return Ok(true);
+        }
+        machine::detach(&dir, &disk.serial()).await.map_err(qemu_failed)
+    }
 }

@@ -1,7 +1,8 @@
 //! Verbs on root disk volumes and data disks.
 
 use berth_domain::ids::{DiskId, VmId};
-use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DISKS, ResizeDisk};
+use berth_domain::vm::disk::Move;
+use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DATA_DISKS, ResizeDisk};
 use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
 use berth_domain::{Code, Error, Result, Timestamp};
 
@@ -86,14 +87,14 @@ async fn wake_holder(tx: &mut Tx, holder: Option<VmId>, now: Timestamp) -> Resul
     Ok(())
 }
 
-/// Attaches a data disk to a VM that is off; it is there from the next start on.
+/// Attaches a data disk to a VM: to one that is off from the next start on, to one that runs after the answer.
 pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
     let vm = store::vm::find_in(&mut tx, scope.into(), request.vm_id).await?.ok_or_else(vm_not_found)?;
     if before.vm == Some(vm.id) {
-        return Ok(before);
+        return if is_leaving(&before) { Err(leaving(&before)) } else { Ok(before) };
     }
     available(&before)?;
     if before.status != DiskStatus::Ready {
@@ -102,43 +103,62 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     if before.region_id != vm.region_id {
         return Err(Error::field("vm_id", "the VM lies in another region"));
     }
-    require_off(vm.status)?;
+    let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
-    if held.len() > 2 * MAX_DISKS {
-        return Err(Error::new(Code::Conflict, format!("A VM has at most {} data disks.", 2 * MAX_DISKS)));
+    if held.len() > MAX_DATA_DISKS {
+        return Err(Error::new(Code::Conflict, format!("A VM has at most {MAX_DATA_DISKS} data disks.")));
     }
     let slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
-    let row = DiskRow { vm: Some(vm.id), slot, updated_at: now, ..before.clone() };
+    let row = DiskRow { vm: Some(vm.id), moving, slot, message: None, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "attach").await?;
-    tx.signal(Signal::Row("vms", vm.id.0));
+    wake_holder(&mut tx, row.vm, now).await?;
     tx.commit().await?;
     Ok(row)
 }
 
-/// Detaches a data disk from a VM that is off.
+/// Detaches a data disk from its VM: at once from one that is off, after the answer from one that runs, if its guest lets
+/// go of the disk.
 pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
-    let Some(holder) = before.vm else { return Ok(before) };
-    if let Some(vm) = store::vm::find_in(&mut tx, scope.into(), holder).await? {
-        require_off(vm.status)?;
+    let Some(holder) = before.vm.filter(|_| !is_leaving(&before)) else { return Ok(before) };
+    let vm = store::vm::find_in(&mut tx, scope.into(), holder).await?;
+    let moving = vm.as_ref().map(|vm| moving(vm, Move::Out)).transpose()?.flatten().map(|way| (way, now));
+    let mut row = DiskRow { moving, message: None, updated_at: now, ..before.clone() };
+    if moving.is_none() {
+        row.release(now);
     }
-    let work_at = before.grows().then_some(now).or(before.work_at);
-    let row = DiskRow { vm: None, work_at, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "detach").await?;
-    tx.signal(Signal::Row("vms", holder.0));
+    wake_holder(&mut tx, Some(holder), now).await?;
     tx.commit().await?;
     Ok(row)
 }
 
-fn require_off(status: Status) -> Result<()> {
-    if matches!(status, Status::Stopped | Status::Failed) {
-        return Ok(());
+fn is_leaving(disk: &DiskRow) -> bool {
+    matches!(disk.moving, Some((Move::Out, _)))
+}
+
+fn leaving(disk: &DiskRow) -> Error {
+    Error::new(Code::DiskInUse, format!("The disk {} is being detached. Wait until it is, then attach it.", disk.id))
+}
+
+/// What a disk does that comes to a VM or leaves it: nothing where the VM is off, since its machine begins with what it has.
+fn moving(vm: &VmRow, way: Move) -> Result<Option<Move>> {
+    match vm.status {
+        Status::Stopped | Status::Failed => Ok(None),
+        Status::Running if vm.disk_places > 0 => Ok(Some(way)),
+        Status::Running => Err(Error::new(
+            Code::NotSupported,
+            "The VM was started by an older version, which knows no disks that come and go. Restart it, or stop it first.",
+        )),
+        status => Err(Error::new(
+            Code::InvalidStatus,
+            format!("The VM is {status}. Wait until it runs or is stopped, then attach or detach disks."),
+        )),
     }
-    Err(Error::new(Code::InvalidStatus, format!("The VM is {status}. Stop it first, then attach or detach disks.")))
 }
 
 async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, action: &str) -> Result<()> {

@@ -1,7 +1,7 @@
 //! Makes and removes disks that are not part of a VM's creation.
 
 use berth_domain::ids::{DiskId, Owner, VmId};
-use berth_domain::vm::disk::{DiskStep, next};
+use berth_domain::vm::disk::{DiskStep, Move, next};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
@@ -14,6 +14,9 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
+
+/// What the owner of a disk is told whose guest does not let go of it.
+const KEPT: &str = "the guest did not let go of the disk, which stays attached; unmount it there, then detach it again";
 
 /// The lives of disks.
 pub struct DiskLife {
@@ -160,6 +163,61 @@ pub(super) async fn grow(vms: &Vms, id: DiskId, of: Option<Aim>) -> Result<(), S
     .await
 }
 
+/// Hands a disk to its VM's machine, where that runs, and records it. One that it cannot have is released, and says why.
+pub(super) async fn attach(vms: &Vms, id: DiskId, of: Aim) -> Result<(), StepError> {
+    let attached = vms.engine().attach_disk(of, id).await;
+    fault("vm", "attach_disk", "done").await?;
+    let reason = match attached {
+        Err(error) if !error.is_final() => return Err(error.into()),
+        attached => attached.err().map(|error| error.to_string()),
+    };
+    moved(vms, id, Move::In, |disk, now| {
+        disk.moving = None;
+        if reason.is_some() {
+            disk.release(now);
+            disk.message = reason;
+        }
+    })
+    .await
+}
+
+/// Has the guest of a disk's VM let go of it, where that runs, and releases it. One that the guest keeps stays with the VM
+/// after its last chance, and says so.
+pub(super) async fn detach(vms: &Vms, id: DiskId, of: Aim, is_last: bool) -> Result<(), StepError> {
+    let detached = vms.engine().detach_disk(of, id).await;
+    fault("vm", "detach_disk", "done").await?;
+    let reason = match detached {
+        Ok(true) => None,
+        Ok(false) if is_last => Some(KEPT.to_owned()),
+        Ok(false) => return Ok(()),
+        Err(error) if !error.is_final() => return Err(error.into()),
+        Err(error) => Some(error.to_string()),
+    };
+    moved(vms, id, Move::Out, |disk, now| {
+        disk.moving = None;
+        if reason.is_none() {
+            disk.release(now);
+        }
+        disk.message = reason;
+    })
+    .await
+}
+
+/// Records how a disk came or went, unless its owner wants something else by now.
+async fn moved(
+    vms: &Vms,
+    id: DiskId,
+    way: Move,
+    change: impl FnOnce(&mut DiskRow, Timestamp),
+) -> Result<(), StepError> {
+    record(vms, id, |disk, now| {
+        if disk.moving.is_some_and(|(now, _)| now == way) {
+            change(disk, now);
+        }
+    })
+    .await
+}
+
 /// Takes the place on the host that a disk needs to grow, and tells how large it may become; none where it does not grow,
 /// or not by so much.
 async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<i64>, StepError> {
@@ -212,7 +270,7 @@ fn source(disk: &DiskRow) -> Result<DiskSource> {
     }
 }
 
-/// Changes a row; tells of a new status, size or message. A disk that is being deleted is not made any more.
+/// Changes a row; tells of what its owner sees another way. A disk that is being deleted is not made any more.
 async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timestamp)) -> Result<(), StepError> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
@@ -230,7 +288,8 @@ async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timesta
 }
 
 async fn write(tx: &mut Tx, before: &DiskRow, mut disk: DiskRow, now: Timestamp) -> Result<DiskRow, StepError> {
-    if disk.status != before.status || disk.extent.made_gb != before.extent.made_gb || disk.message != before.message {
+    let shown = |disk: &DiskRow| (disk.status, disk.vm, disk.extent.made_gb, disk.change(), disk.message.clone());
+    if shown(&disk) != shown(before) {
         disk.updated_at = now;
         told::disk(tx, &disk, now).await?;
     }

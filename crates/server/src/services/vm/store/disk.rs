@@ -3,6 +3,7 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{DiskId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
+use berth_domain::vm::disk::Move;
 use berth_domain::vm::{DiskChange, DiskKind, DiskStatus, DiskType, Extent, disk};
 
 use super::Tenant;
@@ -46,6 +47,8 @@ pub struct DiskRow {
     pub message: Option<String>,
     /// The VM it is attached to or reserved by.
     pub vm: Option<VmId>,
+    /// Whether it comes to the VM's machine or leaves it while that runs, and since when.
+    pub moving: Option<(Move, Timestamp)>,
     /// Its place in the guest.
     pub slot: i64,
     /// The VM it was created with.
@@ -82,6 +85,7 @@ impl FromRow for DiskRow {
             status: row.word("status", DiskStatus::parse)?,
             message: row.opt_text("message")?,
             vm: row.opt_parsed("vm_id")?,
+            moving: moving(row)?,
             slot: row.opt_int("slot")?.unwrap_or_default(),
             created_with: row.opt_parsed("created_with")?,
             work_at: row.opt_time("work_at")?,
@@ -92,6 +96,10 @@ impl FromRow for DiskRow {
     }
 }
 
+fn moving(row: &Row) -> Result<Option<(Move, Timestamp)>, DbError> {
+    Ok(row.opt_word("moving", Move::parse)?.zip(row.opt_time("moving_since")?))
+}
+
 fn columns(disk: &DiskRow) -> Columns {
     columns! {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
@@ -99,6 +107,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
         "image_id": disk.image_id.clone(), "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
+        "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
         "created_with": disk.created_with, "work_at": disk.work_at, "created_at": disk.created_at,
         "updated_at": disk.updated_at, "deleted_at": disk.deleted_at,
     }
@@ -126,9 +135,21 @@ impl DiskRow {
         self.status == DiskStatus::Ready && self.extent.grows()
     }
 
+    /// Is no VM's any more. What its VM did for it, its own worker goes on with.
+    pub fn release(&mut self, now: Timestamp) {
+        (self.vm, self.moving, self.updated_at) = (None, None, now);
+        if self.grows() {
+            self.work_at = Some(now);
+        }
+    }
+
     /// What is under way for it, if it is ready.
     pub fn change(&self) -> Option<DiskChange> {
-        self.grows().then_some(DiskChange::Growing)
+        let moving = self.moving.filter(|_| self.status == DiskStatus::Ready).map(|(way, _)| match way {
+            Move::In => DiskChange::Attaching,
+            Move::Out => DiskChange::Detaching,
+        });
+        moving.or_else(|| self.grows().then_some(DiskChange::Growing))
     }
 
     const fn counted_as(&self) -> Kind {

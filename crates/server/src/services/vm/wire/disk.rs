@@ -113,6 +113,8 @@ pub(crate) enum VolumeStatus {
 #[expect(dead_code, reason = "describes a word of the wire")]
 pub(crate) enum DiskChangeWord {
     Growing,
+    Attaching,
+    Detaching,
 }
 
 impl From<&DiskRow> for RootDiskView {
