@@ -19,7 +19,7 @@ make_rootfs() {
   fill_programs "$work/parts" "$work/rootfs"
   cp -r "$here/micro/rootfs/." "$work/rootfs/"
   find "$work/rootfs" -type d -exec chmod 0755 {} +
-  chmod 0755 "$work"/rootfs/usr/lib/berth/{boot,console,halt,new-instance,user-data} \
+  chmod 0755 "$work"/rootfs/usr/lib/berth/{boot,console,halt,name-disks,new-instance,user-data} \
     "$work/rootfs/etc/udhcpc/default.script" "$work/rootfs/etc/acpi/PWRF/00000080"
   chmod 0600 "$work/rootfs/etc/shadow"
   chmod 0700 "$work/rootfs/root"

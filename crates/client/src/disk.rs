@@ -20,6 +20,9 @@ pub struct RootDisk {
     pub image_id: String,
     /// Its status.
     pub status: String,
+    /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
+    #[serde(default)]
+    pub change: Option<String>,
     /// The step under way, or the reason of a failure.
     pub message: Option<String>,
     /// Whether it is attached to a VM.
@@ -46,6 +49,9 @@ pub struct DataDisk {
     pub region_id: String,
     /// Its status.
     pub status: String,
+    /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
+    #[serde(default)]
+    pub change: Option<String>,
     /// The step under way, or the reason of a failure.
     pub message: Option<String>,
     /// Whether it is attached to a VM.
@@ -87,6 +93,12 @@ impl ProjectClient {
         self.client.get(&format!("{}/root_disks/{}", self.path, segment(id))).await
     }
 
+    /// Has a root disk volume grow to so many GiB.
+    pub async fn resize_root_disk(&self, id: &str, size_gb: i64) -> Result<RootDisk> {
+        let body = serde_json::json!({ "size_gb": size_gb });
+        self.client.post(&format!("{}/root_disks/{}/resize", self.path, segment(id)), Some(&body)).await
+    }
+
     /// Deletes a root disk volume that is not attached.
     pub async fn delete_root_disk(&self, id: &str) -> Result<()> {
         self.client.delete(&format!("{}/root_disks/{}", self.path, segment(id))).await
@@ -107,18 +119,24 @@ impl ProjectClient {
         self.client.post(&format!("{}/disks", self.path), Some(request)).await
     }
 
+    /// Has a data disk grow to so many GiB.
+    pub async fn resize_disk(&self, id: &str, size_gb: i64) -> Result<DataDisk> {
+        let body = serde_json::json!({ "size_gb": size_gb });
+        self.client.post(&format!("{}/resize", self.disk_path(id)), Some(&body)).await
+    }
+
     /// Deletes a data disk that is not attached.
     pub async fn delete_disk(&self, id: &str) -> Result<()> {
         self.client.delete(&self.disk_path(id)).await
     }
 
-    /// Attaches a data disk to a VM that is off.
+    /// Attaches a data disk to a VM; to one that runs after the answer.
     pub async fn attach_disk(&self, id: &str, vm: &str) -> Result<DataDisk> {
         let body = serde_json::json!({ "vm_id": vm });
         self.client.post(&format!("{}/attach", self.disk_path(id)), Some(&body)).await
     }
 
-    /// Detaches a data disk from a VM that is off.
+    /// Detaches a data disk from its VM; from one that runs after the answer.
     pub async fn detach_disk(&self, id: &str) -> Result<DataDisk> {
         self.client.post(&format!("{}/detach", self.disk_path(id)), None::<&()>).await
     }

@@ -124,6 +124,7 @@ impl Host {
         use disk::Ask as A;
         match ask {
             A::Make(q) => say(&q, self.vm.make_disk(&q.disk).await),
+            A::Grow(q) => say(&q, self.vm.grow_disk(q.id, q.size_gb, q.of).await),
             A::Remove(q) => say(&q, self.vm.remove_disk(q.id).await),
             A::SetAside(q) => {
                 let into = self.aside(DISKS, q.at).await?;
@@ -147,6 +148,8 @@ impl Host {
             A::PowerOff(q) => say(&q, engine.power_off(q.aim).await),
             A::Discard(q) => say(&q, engine.discard(q.aim).await),
             A::SetPorts(q) => say(&q, engine.set_ports(&q.spec, q.before.clone()).await),
+            A::AttachDisk(q) => say(&q, engine.attach_disk(q.aim, q.disk).await),
+            A::DetachDisk(q) => say(&q, engine.detach_disk(q.aim, q.disk).await),
             A::ConsoleLog(q) => say(&q, engine.console_log(q.id, q.bytes).await),
             A::Usage(q) => say(&q, Ok(engine.usage(q.id).await)),
         }

@@ -85,6 +85,27 @@ impl Qmp {
         self.execute_with("add-fd", json!({"fdset-id": number}), file).await.map(drop)
     }
 
+    /// Gives QEMU an open file wherever it takes the name of a file: which, told by words that a later look finds it by.
+    pub async fn give_named(&mut self, words: &str, file: &File) -> Result<String> {
+        let given = self.execute_with("add-fd", json!({"opaque": words}), file).await?;
+        let number = given.get("fdset-id").and_then(Value::as_u64);
+        let number = number.ok_or_else(|| Error::Qemu("it does not say where it keeps a file".into()))?;
+        Ok(format!("/dev/fdset/{number}"))
+    }
+
+    /// Has QEMU let go of the files that it was given by these words.
+    pub async fn take_back(&mut self, words: &str) -> Result<()> {
+        let sets = self.execute("query-fdsets", json!({})).await?;
+        for set in sets.as_array().into_iter().flatten() {
+            let files = set.get("fds").and_then(Value::as_array).into_iter().flatten();
+            let is_named = |file: &Value| file.get("opaque").and_then(Value::as_str) == Some(words);
+            if files.into_iter().any(is_named) {
+                self.execute("remove-fd", json!({"fdset-id": set.get("fdset-id")})).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Executes a command that comes with an open file.
     async fn execute_with(&mut self, command: &str, arguments: Value, file: &File) -> Result<Value> {
         let mut line = json!({"execute": command, "arguments": arguments}).to_string();

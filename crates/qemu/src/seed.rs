@@ -148,6 +148,7 @@ umount "$seed"
 while read -r serial name; do
   mkdir -p "/mnt/$name"
   mountpoint -q "/mnt/$name" || mount "/dev/disk/by-id/virtio-$serial" "/mnt/$name"
+  resize2fs "/dev/disk/by-id/virtio-$serial" || true
 done </run/berth-mounts
 systemd-run --quiet --no-block --unit=berth-ready -p Type=oneshot -p "After=cloud-final.service multi-user.target" \
   /bin/sh -c 'echo "berth ready $(cat /var/lib/cloud/data/instance-id)" >/dev/ttyS1'

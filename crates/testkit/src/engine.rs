@@ -12,7 +12,8 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DataDisk, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started,
+    Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -20,6 +21,9 @@ use tokio::sync::{broadcast, watch};
 
 use crate::generations::Generations;
 use crate::refusals::Refusals;
+
+/// How long a guest takes that does not let go of a disk.
+const HOLDS_ON: Duration = Duration::from_millis(100);
 
 /// The engine.
 pub struct SimulatedEngine {
@@ -34,9 +38,12 @@ struct World {
     images: HashMap<String, ImageInfo>,
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
     open: HashMap<MachineId, HashSet<InboundPort>>,
-    disks: HashSet<DiskId>,
     /// Machines whose memory is on the disk.
     memories: HashSet<MachineId>,
+    /// Whether guests let go of disks.
+    holds_on: bool,
+    /// Disks with their sizes in GiB.
+    disks: HashMap<DiskId, i64>,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -62,7 +69,8 @@ impl Default for SimulatedEngine {
             machines: HashMap::new(),
             open: HashMap::new(),
             memories: HashSet::new(),
-            disks: HashSet::new(),
+            holds_on: false,
+            disks: HashMap::new(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -132,6 +140,11 @@ impl SimulatedEngine {
         self.world().deaf = deaf;
     }
 
+    /// Whether guests hold on to their disks.
+    pub fn set_holds_on(&self, holds_on: bool) {
+        self.world().holds_on = holds_on;
+    }
+
     /// How often the power button is pressed before a guest hears it.
     pub fn set_unheard(&self, presses: u32) {
         self.world().unheard = presses;
@@ -186,6 +199,11 @@ impl SimulatedEngine {
         let world = self.world();
         let machines = world.machines.values().filter(|(machine, _)| *machine != Machine::Absent).count();
         (machines, world.disks.len(), world.starts)
+    }
+
+    /// How large a disk is, in GiB.
+    pub fn disk_gb(&self, disk: &str) -> Option<i64> {
+        self.world().disks.get(&disk.parse().ok()?).copied()
     }
 
     /// What a machine was started with.
@@ -295,7 +313,18 @@ impl Engine for SimulatedEngine {
         if self.world().stuck_gb == Some(disk.size_gb) {
             std::future::pending::<()>().await;
         }
-        self.world().disks.insert(disk.id);
+        self.world().disks.insert(disk.id, disk.size_gb);
+        Ok(())
+    }
+
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()> {
+        self.call("grow_disk").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        let disk = world.disks.get_mut(&id).ok_or_else(|| EngineError::Permanent("there is no such disk".into()))?;
+        *disk = size_gb.max(*disk);
         Ok(())
     }
 
@@ -307,7 +336,7 @@ impl Engine for SimulatedEngine {
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
         self.call("remove_disk").await?;
-        if self.world().disks.remove(&id) {
+        if self.world().disks.remove(&id).is_some() {
             std::fs::write(into.join(id.to_string()), "").expect("a file");
         }
         Ok(())
@@ -425,6 +454,39 @@ impl Engine for SimulatedEngine {
         Ok(world.started(spec))
     }
 
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {
+        self.call("attach_disk").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        let known = world.disks.contains_key(&disk);
+        if !known {
+            return Err(EngineError::Permanent("there is no such disk".into()));
+        }
+        if let Some((_, spec)) = world.machines.get_mut(&aim.id)
+            && !spec.data_disks.iter().any(|has| has.id == disk)
+        {
+            spec.data_disks.push(DataDisk { id: disk, mount: None });
+        }
+        Ok(())
+    }
+
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool> {
+        self.call("detach_disk").await?;
+        if self.world().holds_on {
+            // A guest takes its time.
+            tokio::time::sleep(HOLDS_ON).await;
+        }
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        let holds_on = world.holds_on;
+        let Some((_, spec)) = world.machines.get_mut(&aim.id) else { return Ok(true) };
+        if holds_on && spec.data_disks.iter().any(|has| has.id == disk) {
+            return Ok(false);
+        }
+        spec.data_disks.retain(|has| has.id != disk);
+        Ok(true)
+    }
+
     async fn console_log(&self, _: MachineId, bytes: usize) -> Result<Vec<u8>> {
         Ok(b"login: ".iter().copied().take(bytes).collect())
     }
@@ -472,7 +534,7 @@ impl Engine for SimulatedEngine {
 
     async fn scan(&self) -> Result<Found> {
         let world = self.world();
-        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.iter().copied().collect() })
+        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.keys().copied().collect() })
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
 use clap::{Subcommand, ValueEnum};
 
@@ -21,6 +21,9 @@ use crate::wait::WaitArgs;
 /// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
 
+/// What is said where the service says nothing.
+const UNKNOWN: &str = "no reason was given";
+
 /// Names of VMs by their ids.
 type Names = BTreeMap<String, String>;
 
@@ -29,6 +32,8 @@ const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" 
 
 /// The option for each field.
 const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
+/// The argument for each field of a growth.
+const RESIZED: Words = &[("size_gb", "GIB")];
 /// The argument for each field of an attachment.
 const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
 /// The column with the step under way or the failure; lists show it only in the wide form.
@@ -76,17 +81,34 @@ pub enum DiskCommand {
         #[command(flatten)]
         waiting: WaitArgs,
     },
-    /// Attach a data disk to a VM that is off
+    /// Make a disk larger, while a VM uses it or not
+    Resize {
+        /// Name or id
+        disk: String,
+        /// Its new size in GiB, or as 1T: larger than it is, at most 2048
+        #[arg(value_name = "GIB", value_parser = size::gib)]
+        size: u64,
+        /// A root disk volume
+        #[arg(long)]
+        root: bool,
+        #[command(flatten)]
+        waiting: WaitArgs,
+    },
+    /// Attach a data disk to a VM, which may run
     Attach {
         /// Disk, by name or id
         disk: String,
         /// VM, by name or id
         vm: String,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
-    /// Detach a data disk from a VM that is off
+    /// Detach a data disk from its VM, which may run: unmount it there first
     Detach {
         /// Name or id
         disk: String,
+        #[command(flatten)]
+        waiting: WaitArgs,
     },
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
@@ -117,12 +139,7 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             output::list(context.look, &disks, |disks| show_roots(disks, &vms, MESSAGE))
         }
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
-        DiskCommand::Get { disk, root: true } => {
-            let disk = find_root(&project, &disk).await?;
-            let vms = vms(context, &project, disk.vm_id.is_some()).await?;
-            let message = column(&disk.status);
-            output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms, message))
-        }
+        DiskCommand::Get { disk, root: true } => one_root(context, &project, find_root(&project, &disk).await?).await,
         DiskCommand::Create { name, size, kind, region, waiting } => {
             let kind = match kind {
                 Kind::Filesystem => "filesystem".to_owned(),
@@ -137,18 +154,91 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
                 if waiting.wanted(false) { ready(&project, disk, longest, context.is_quiet()).await? } else { disk };
             one(context, &project, disk).await
         }
-        DiskCommand::Attach { disk, vm } => {
+        DiskCommand::Resize { disk, size, root, waiting } => {
+            let size_gb = i64::try_from(size)?;
+            if root {
+                resize_root(context, &project, &disk, size_gb, waiting).await
+            } else {
+                resize(context, &project, &disk, size_gb, waiting).await
+            }
+        }
+        DiskCommand::Attach { disk, vm, waiting } => {
             let (disk, vm) = (find_data(&project, &disk).await?, find_vm(&project, &vm).await?);
             let attached = project.attach_disk(&disk.id, &vm.id).await.map_err(|error| retold(error, ATTACHED))?;
+            let attached = settled(context, &project, attached, waiting).await?;
+            if waiting.wanted(false) && !attached.is_attached {
+                bail!("{} was not attached: {}", attached.name, attached.message.as_deref().unwrap_or(UNKNOWN));
+            }
             one(context, &project, attached).await
         }
-        DiskCommand::Detach { disk } => {
+        DiskCommand::Detach { disk, waiting } => {
             let disk = find_data(&project, &disk).await?;
-            one(context, &project, project.detach_disk(&disk.id).await?).await
+            let detached = settled(context, &project, project.detach_disk(&disk.id).await?, waiting).await?;
+            if waiting.wanted(false) && detached.is_attached {
+                bail!("{} was not detached: {}", detached.name, detached.message.as_deref().unwrap_or(UNKNOWN));
+            }
+            one(context, &project, detached).await
         }
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
+}
+
+async fn resize(context: &Context, project: &ProjectClient, text: &str, size_gb: i64, waiting: WaitArgs) -> Result<()> {
+    let disk = find_data(project, text).await?;
+    let disk = project.resize_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
+    let disk = settled(context, project, disk, waiting).await?;
+    if waiting.wanted(false) {
+        became(&disk.name, (disk.size_gb, size_gb), disk.message.as_deref())?;
+    }
+    one(context, project, disk).await
+}
+
+/// Waits until nothing is under way for a disk, if that is wanted.
+async fn settled(context: &Context, project: &ProjectClient, disk: DataDisk, waiting: WaitArgs) -> Result<DataDisk> {
+    if !waiting.wanted(false) {
+        return Ok(disk);
+    }
+    let id = disk.id.clone();
+    let stage = |disk: &DataDisk| Ok(changing(&disk.name, disk.change.as_deref(), waiting));
+    let look = async || Ok(project.disk(&id).await?);
+    watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await
+}
+
+async fn resize_root(
+    context: &Context,
+    project: &ProjectClient,
+    text: &str,
+    size_gb: i64,
+    waiting: WaitArgs,
+) -> Result<()> {
+    let disk = find_root(project, text).await?;
+    let mut disk = project.resize_root_disk(&disk.id, size_gb).await.map_err(|error| retold(error, RESIZED))?;
+    if waiting.wanted(false) {
+        let id = disk.id.clone();
+        let stage = |disk: &RootDisk| Ok(changing(&disk.name, disk.change.as_deref(), waiting));
+        let look = async || Ok(project.root_disk(&id).await?);
+        disk = watch(Progress::new(context.is_quiet()), Some(waiting.longest(LONGEST)), disk, stage, look).await?;
+        became(&disk.name, (disk.size_gb, size_gb), disk.message.as_deref())?;
+    }
+    one_root(context, project, disk).await
+}
+
+/// The stage of a disk for which something is under way.
+fn changing(name: &str, change: Option<&str>, waiting: WaitArgs) -> Stage {
+    let seconds = waiting.longest(LONGEST);
+    change.map_or(Stage::Over, |change| Stage::Underway {
+        shown: format!("{name}: {change}"),
+        late: format!("{name} is still {change} after {seconds} s"),
+    })
+}
+
+/// Whether a disk became as large as it was asked to.
+fn became(name: &str, (size_gb, wanted_gb): (i64, i64), message: Option<&str>) -> Result<()> {
+    if size_gb < wanted_gb {
+        bail!("{name} stays at {size_gb} GiB: {}", message.unwrap_or(UNKNOWN));
+    }
+    Ok(())
 }
 
 async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
@@ -214,6 +304,12 @@ async fn one(context: &Context, project: &ProjectClient, disk: DataDisk) -> Resu
     let vms = vms(context, project, disk.vm_id.is_some()).await?;
     let message = column(&disk.status);
     output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms, message))
+}
+
+async fn one_root(context: &Context, project: &ProjectClient, disk: RootDisk) -> Result<()> {
+    let vms = vms(context, project, disk.vm_id.is_some()).await?;
+    let message = column(&disk.status);
+    output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms, message))
 }
 
 /// The column for one disk's message: shown if the disk failed.

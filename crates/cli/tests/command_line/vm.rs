@@ -201,6 +201,45 @@ async fn several_disks_are_deleted_by_one_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_made_larger_and_one_that_stays_as_it_is_says_why() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["disk", "create", "data", "--wait"]).await.status.success());
+    let grown = berth(&here, &["disk", "resize", "data", "20G", "--wait"]).await;
+    assert!(grown.status.success() && out(&grown).contains("20 GiB"), "{grown:?}");
+    let grown = berth(&here, &["disk", "resize", "--root", "root", "30", "--wait"]).await;
+    assert!(grown.status.success() && out(&grown).contains("30 GiB"), "{grown:?}");
+    let smaller = berth(&here, &["disk", "resize", "data", "20"]).await;
+    assert_eq!(smaller.status.code(), Some(2), "{smaller:?}");
+    assert!(err(&smaller).contains("larger than 20"), "{smaller:?}");
+    here.platform.engine.refuse("grow_disk", EngineError::Permanent("it is stuck".into()));
+    let stuck = berth(&here, &["disk", "resize", "data", "30", "--wait"]).await;
+    assert_eq!(stuck.status.code(), Some(1), "{stuck:?}");
+    assert!(err(&stuck).contains("data stays at 20 GiB: it is stuck"), "{stuck:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_comes_to_a_vm_that_runs_and_leaves_it() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["disk", "create", "data", "--wait"]).await.status.success());
+    let attached = berth(&here, &["disk", "attach", "data", "web", "--wait"]).await;
+    assert!(attached.status.success() && out(&attached).contains("web"), "{attached:?}");
+    here.platform.engine.set_holds_on(true);
+    let in_time = async {
+        let asked = async || here.platform.admin.get("/disks").await.body["data"][0]["change"] == "detaching";
+        until("the wish", asked).await;
+        here.platform.advance(21);
+    };
+    let (kept, ()) = tokio::join!(berth(&here, &["disk", "detach", "data", "--wait"]), in_time);
+    assert_eq!(kept.status.code(), Some(1), "{kept:?}");
+    assert!(err(&kept).contains("data was not detached: the guest did not let go"), "{kept:?}");
+    here.platform.engine.set_holds_on(false);
+    let detached = berth(&here, &["disk", "detach", "data", "--wait"]).await;
+    assert!(detached.status.success() && !out(&detached).contains("web"), "{detached:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_is_not_there_is_named() {
     let here = Here::start().await;
     let refused = berth(&here, &["image", "import", "nofile.img"]).await;

@@ -69,6 +69,13 @@ const DELETION: &[&str] = &[
 /// Of a disk that no VM's creation makes.
 const DISK: &[&str] =
     &["disk.place.before", "disk.place.after", "disk.make.before", "disk.make.done", "disk.make.after"];
+/// Of a disk that no VM has.
+const GROWTH: &[&str] = &["disk.grow.before", "disk.grow.placed", "disk.grow.done", "disk.grow.after"];
+/// Of a disk of a VM that runs, and of one that does not.
+const GROWTH_OF_VM: &[&str] = &["vm.grow_disk.before", "disk.grow.placed", "disk.grow.done", "vm.grow_disk.after"];
+/// Of a data disk that comes to a VM that runs, and leaves it.
+const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.attach_disk.after"];
+const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
 const SUSPENSION: &[&str] = &[
     "vm.suspend.before",
@@ -164,10 +171,11 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
-    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING, DISK];
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
-    let killed: Vec<_> =
-        lists.into_iter().chain(of_memory).flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED];
+    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING];
+    let lists = lists.into_iter().chain(of_disks).chain(of_memory);
+    let killed: Vec<_> = lists.flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
         for moment in ["before", "after"] {
             let point = format!("vm.{kind}.{moment}");
@@ -197,6 +205,92 @@ async fn a_disk_goes_on() {
         caller.until("the disk", ready).await;
         assert_eq!(service.files("disks").len(), 1, "{point}");
         nothing_is_left(&service, &caller, None).await;
+    }
+}
+
+/// Waits until nothing is under way for a disk, which has this size then, also on the host.
+async fn has_grown(service: &Service, caller: &Caller, path: &str, gib: u64) {
+    let at_rest = async |caller: Caller| caller.get(path).await.body["change"].is_null();
+    caller.until("its growth", at_rest).await;
+    let disk = caller.get(path).await.body;
+    assert_eq!((&disk["size_gb"], &disk["message"]), (&json!(gib), &Value::Null));
+    if path.starts_with("/disks/") {
+        let file = service.dir.path().join("disks").join(format!("{}.raw", disk["id"].as_str().expect("an id")));
+        assert_eq!(std::fs::metadata(file).expect("a file").len(), gib << 30);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_goes_on() {
+    for point in GROWTH {
+        let mut service = service();
+        service.start();
+        let caller = service.admin().await;
+        let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
+        let path = format!("/disks/{}", caller.post("/disks", body).await.id());
+        let ready = async |caller: Caller| caller.get(&path).await.body["status"] == "ready";
+        caller.until("the disk", ready).await;
+        service.kill();
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &format!("{path}/resize"), json!({"size_gb": 11}), 202).await;
+        })
+        .await;
+        has_grown(&service, &caller, &path, 11).await;
+        nothing_is_left(&service, &caller, None).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_of_a_vm_grow_on() {
+    for (number, point) in GROWTH_OF_VM.iter().enumerate() {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        service.start();
+        let vm = service.admin().await.get(&format!("/vms/{id}")).await.body;
+        service.kill();
+        let text = |disk: &Value| disk["id"].as_str().expect("an id").to_owned();
+        let data = format!("/disks/{}", text(&vm["data_disks"][0]));
+        let root = format!("/root_disks/{}", text(&vm["root_disk"]));
+        let (path, gib) = if number % 2 == 0 { (data, 12) } else { (root, 24) };
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &format!("{path}/resize"), json!({"size_gb": gib}), 202).await;
+        })
+        .await;
+        has_grown(&service, &caller, &path, gib).await;
+        assert_eq!(service.machine(&id), before, "{point}: the same process");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_comes_and_goes_on() {
+    for point in ATTACHED.iter().chain(DETACHED) {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        service.start();
+        let caller = service.admin().await;
+        let body = json!({"name": "late", "type": "block", "size_gb": 10, "region_id": "local"});
+        let path = format!("/disks/{}", caller.post("/disks", body).await.id());
+        let ready_disk = async |caller: Caller| caller.get(&path).await.body["status"] == "ready";
+        caller.until("the disk", ready_disk).await;
+        // A guest that boots does not let go of a disk.
+        ready(&caller, &id).await;
+        service.kill();
+        let is_there = |disk: &Value, there: bool| disk["change"].is_null() && disk["is_attached"] == there;
+        let (attach, detach) = (format!("{path}/attach"), format!("{path}/detach"));
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, &attach, json!({"vm_id": id}), 202).await;
+            if DETACHED.contains(point) {
+                let attached = async |caller: Caller| is_there(&caller.get(&path).await.body, true);
+                caller.until("the disk's coming", attached).await;
+                caller.ask(Method::POST, &detach, Value::Null, 202).await;
+            }
+        })
+        .await;
+        let there = ATTACHED.contains(point);
+        caller.until("its rest", async |caller: Caller| is_there(&caller.get(&path).await.body, there)).await;
+        assert_eq!(service.machine(&id), before, "{point}: the same process");
+        leaves_nothing(&service, &caller, &id).await;
     }
 }
 

@@ -9,6 +9,7 @@ mod cloud_image;
 mod crash;
 mod debian;
 mod descriptors;
+mod disk;
 mod firewall;
 mod guest;
 mod host;

@@ -29,6 +29,8 @@ pub struct MachineSpec {
     pub root_disk: DiskId,
     /// Its data disks in order.
     pub data_disks: Vec<DataDisk>,
+    /// How many data disks it may have while it runs.
+    pub disk_places: usize,
     /// Keys of the login user.
     pub ssh_keys: Vec<String>,
     /// What cloud-init gets.

@@ -22,7 +22,7 @@ pub mod pool;
 pub mod request;
 pub mod state;
 
-pub use disk::{DiskKind, DiskStatus, DiskType};
+pub use disk::{DiskChange, DiskKind, DiskStatus, DiskType, Extent};
 pub use image::ImageStatus;
 pub use inbound::{InboundPort, Reach};
 pub use model::{ExposedPort, Protocol, RestartPolicy, Status};

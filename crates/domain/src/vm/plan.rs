@@ -11,7 +11,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::DiskStatus;
+use super::disk::{self, DiskStatus, Move};
 use super::model::{RestartPolicy, Status, Want};
 use crate::Timestamp;
 use crate::ids::DiskId;
@@ -79,6 +79,10 @@ pub struct Disk {
     pub status: DiskStatus,
     /// Why it failed.
     pub message: Option<String>,
+    /// Whether it is smaller than it is to be.
+    pub grows: bool,
+    /// Whether it comes or goes while its machine runs, and since when.
+    pub moving: Option<(Move, Timestamp)>,
 }
 
 /// One look at row and world.
@@ -139,6 +143,17 @@ pub enum Step {
     Reserve,
     /// Make a disk.
     MakeDisk(DiskId),
+    /// Have a disk grow, in the machine where that runs.
+    GrowDisk(DiskId),
+    /// Hand a disk to the machine, where that runs.
+    AttachDisk(DiskId),
+    /// Have the guest let go of a disk, where that runs, and release it.
+    DetachDisk {
+        /// Which.
+        id: DiskId,
+        /// Whether it stays with the VM if the guest does not let go of it now.
+        is_last: bool,
+    },
     /// Start the machine.
     Start,
     /// Let a paused machine go on.
@@ -201,6 +216,12 @@ words! {
         Reserve = "reserve",
         /// [`Step::MakeDisk`].
         MakeDisk = "make_disk",
+        /// [`Step::GrowDisk`].
+        GrowDisk = "grow_disk",
+        /// [`Step::AttachDisk`].
+        AttachDisk = "attach_disk",
+        /// [`Step::DetachDisk`].
+        DetachDisk = "detach_disk",
         /// [`Step::Start`].
         Start = "start",
         /// [`Step::Resume`] and [`Step::GoOn`].
@@ -258,6 +279,9 @@ impl Step {
             Self::Enter(..) => StepKind::Enter,
             Self::Reserve => StepKind::Reserve,
             Self::MakeDisk(_) => StepKind::MakeDisk,
+            Self::GrowDisk(_) => StepKind::GrowDisk,
+            Self::AttachDisk(_) => StepKind::AttachDisk,
+            Self::DetachDisk { .. } => StepKind::DetachDisk,
             Self::Start => StepKind::Start,
             Self::Resume | Self::GoOn { .. } => StepKind::Resume,
             Self::Running => StepKind::Running,
@@ -322,7 +346,7 @@ fn gone(s: &Snapshot) -> Step {
 fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
         (Machine::Absent, _) if s.has_memory => Step::ForgetMemory,
-        (Machine::Absent, Status::Stopped | Status::Failed) => Step::Rest,
+        (Machine::Absent, Status::Stopped | Status::Failed) => for_disks(s).unwrap_or(Step::Rest),
         (Machine::Absent, _) => Step::Stopped,
         _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
@@ -341,8 +365,10 @@ fn suspend(s: &Snapshot) -> Step {
         Machine::Panicked => Step::Fail("the guest's kernel panicked; start it again, or look at its console".into()),
         Machine::Stalled => Step::KeepRunning("the host's disk is full".into()),
         _ if overdue(s) => Step::KeepRunning("it took too long".into()),
+        // The disks that its memory knows are those that it has.
+        Machine::Running => for_disks(s).unwrap_or(Step::Suspend),
         // Of one whose process is gone the memory may be there, though that was not recorded.
-        Machine::Absent | Machine::Running | Machine::Paused | Machine::Unresponsive => Step::Suspend,
+        Machine::Absent | Machine::Paused | Machine::Unresponsive => Step::Suspend,
     }
 }
 
@@ -370,6 +396,11 @@ fn press_again(s: &Snapshot, switch: Timestamp) -> Step {
 }
 
 fn keep_running(s: &Snapshot) -> Step {
+    if s.machine == Machine::Running
+        && let Some(step) = for_disks(s)
+    {
+        return step;
+    }
     match s.machine {
         Machine::Running if s.ports_changed => Step::SetPorts,
         Machine::Running if s.guest_ready => Step::Rest,
@@ -453,7 +484,9 @@ fn switch_on(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent => match s.start_after {
             Some(at) if at > s.now => Step::Wait(at),
-            _ => Step::Start,
+            // One that goes on has the disks that its memory knows.
+            _ if s.has_memory => Step::Start,
+            _ => for_disks(s).unwrap_or(Step::Start),
         },
         Machine::Paused => Step::Resume,
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
@@ -470,6 +503,18 @@ fn is_up(s: &Snapshot) -> bool {
 /// The first of its disks that cannot be used yet.
 fn unmade(s: &Snapshot) -> Option<&Disk> {
     s.disks.iter().find(|disk| disk.status != DiskStatus::Ready)
+}
+
+/// What its disks want of a machine that runs, or that there is none of. A disk grows before it comes to one.
+fn for_disks(s: &Snapshot) -> Option<Step> {
+    s.disks.iter().filter(|disk| disk.status == DiskStatus::Ready).find_map(|disk| match disk.moving {
+        _ if disk.grows => Some(Step::GrowDisk(disk.id)),
+        Some((Move::In, _)) => Some(Step::AttachDisk(disk.id)),
+        Some((Move::Out, since)) => {
+            Some(Step::DetachDisk { id: disk.id, is_last: s.now >= since.plus_seconds(disk::LETTING_GO) })
+        }
+        None => None,
+    })
 }
 
 /// Whether the deadline passed, of the time in which a service ran.

@@ -21,6 +21,8 @@ struct World {
     s: Snapshot,
     /// Whether the guest ignores the power button.
     deaf_guest: bool,
+    /// Whether the guest lets go of a disk.
+    lets_go: bool,
     starts: usize,
     /// Whether the host has the memory of the machine, which fits its disks.
     saved: bool,
@@ -49,11 +51,11 @@ impl World {
             ports_changed: false,
             host_restarted: false,
             restart_policy: policy,
-            disks: vec![Disk { id, status: DiskStatus::Pending, message: None }],
+            disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false, moving: None }],
             machine: Machine::Absent,
             machine_ready: false,
         };
-        Self { s, deaf_guest, starts: 0, saved: false }
+        Self { s, deaf_guest, lets_go: !deaf_guest, starts: 0, saved: false }
     }
 
     fn enter(&mut self, status: Status) {
@@ -67,7 +69,9 @@ impl World {
         match step {
             Step::Enter(status, _) => self.enter(status),
             Step::Reserve => self.s.reserved = true,
-            Step::MakeDisk(_) => self.s.disks[0].status = DiskStatus::Ready,
+            Step::MakeDisk(_) | Step::GrowDisk(_) | Step::AttachDisk(_) | Step::DetachDisk { .. } => {
+                self.apply_to_disk(&step);
+            }
             Step::Start => {
                 assert!(self.s.reserved && !self.s.ending);
                 self.runs();
@@ -122,6 +126,22 @@ impl World {
             Step::Rest => {}
         }
         self.s.now.0 += 1000;
+    }
+
+    fn apply_to_disk(&mut self, step: &Step) {
+        let disk = &mut self.s.disks[0];
+        match step {
+            Step::MakeDisk(_) => disk.status = DiskStatus::Ready,
+            Step::GrowDisk(_) => disk.grows = false,
+            Step::AttachDisk(_) => disk.moving = None,
+            Step::DetachDisk { is_last, .. } => {
+                self.s.now.0 += 2_000_000;
+                if *is_last || self.lets_go || self.s.machine == Machine::Absent {
+                    disk.moving = None;
+                }
+            }
+            _ => {}
+        }
     }
 
     fn go_on(&mut self, has_room: bool) {
@@ -209,6 +229,8 @@ enum Event {
     Hang,
     HostRestart,
     Time(i64),
+    Grow,
+    Move(bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -224,6 +246,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Hang),
         1 => Just(Event::HostRestart),
         2 => (1..700i64).prop_map(Event::Time),
+        1 => Just(Event::Grow),
+        1 => any::<bool>().prop_map(Event::Move),
     ]
 }
 
@@ -248,6 +272,11 @@ fn disturb(world: &mut World, event: &Event) {
             world.s.machine = Machine::Absent;
             world.s.host_restarted = true;
         }
+        Event::Move(is_in) if world.s.disks[0].status == DiskStatus::Ready => {
+            let way = if *is_in { Move::In } else { Move::Out };
+            world.s.disks[0].moving = Some((way, world.s.now));
+        }
+        Event::Grow if world.s.disks[0].status == DiskStatus::Ready => world.s.disks[0].grows = true,
         Event::Time(seconds) => world.s.now = world.s.now.plus_seconds(*seconds),
         _ => {}
     }
@@ -276,13 +305,13 @@ proptest! {
             Want::Run => {
                 prop_assert_eq!(world.s.status, Status::Running);
                 prop_assert_eq!(world.s.machine, Machine::Running);
-                prop_assert!(world.s.reserved);
+                prop_assert!(world.s.reserved && !world.s.disks[0].grows && world.s.disks[0].moving.is_none());
             }
             Want::Stop => {
                 prop_assert!(matches!(world.s.status, Status::Stopped | Status::Failed), "{}", world.s.status);
                 prop_assert!(!world.s.has_memory);
                 prop_assert_eq!(world.s.machine, Machine::Absent);
-                prop_assert!(!world.s.reserved);
+                prop_assert!(!world.s.reserved && !world.s.disks[0].grows && world.s.disks[0].moving.is_none());
             }
             Want::Suspend => {
                 prop_assert_eq!(world.s.status, Status::Suspended);
@@ -311,6 +340,43 @@ fn a_new_vm_is_brought_up_step_by_step() {
         world.apply(step);
     }
     assert_eq!(seen, ["Enter", "Reserve", "MakeDisk", "Enter", "Start", "Running"]);
+}
+
+#[test]
+fn disks_grow_whether_their_machine_runs_or_not_and_before_it_starts() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    let id = world.s.disks[0].id;
+    world.settle();
+    let grows = vec![Disk { grows: true, ..world.s.disks[0].clone() }];
+    let at = |s: &Snapshot| next(&Snapshot { disks: grows.clone(), ..s.clone() });
+    assert_eq!(at(&world.s), Step::GrowDisk(id));
+    world.verb(Verb::Stop);
+    assert_ne!(at(&world.s), Step::GrowDisk(id), "a machine on its way down is left alone");
+    world.settle();
+    assert_eq!(at(&world.s), Step::GrowDisk(id));
+    world.verb(Verb::Start);
+    world.apply(Step::Reserve);
+    assert_eq!(at(&world.s), Step::GrowDisk(id));
+    // One that was started unseen is recorded first.
+    world.s.machine = Machine::Running;
+    assert_eq!(at(&world.s), Step::Running);
+}
+
+#[test]
+fn a_guest_has_its_time_to_let_go_of_a_disk() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    let id = world.s.disks[0].id;
+    let since = world.s.now;
+    world.s.disks[0].moving = Some((Move::Out, since));
+    let at =
+        |millis| next(&Snapshot { now: since.plus_seconds(disk::LETTING_GO).plus_millis(millis), ..world.s.clone() });
+    assert_eq!(at(-1), Step::DetachDisk { id, is_last: false });
+    assert_eq!(at(0), Step::DetachDisk { id, is_last: true });
+    world.s.disks[0].moving = Some((Move::In, since));
+    assert_eq!(next(&world.s), Step::AttachDisk(id));
+    world.s.disks[0].grows = true;
+    assert_eq!(next(&world.s), Step::GrowDisk(id), "it grows before it comes");
 }
 
 #[test]
@@ -528,6 +594,9 @@ fn one_that_cannot_be_suspended_goes_on() {
         let late = Snapshot { now: s.since.plus_seconds(DEADLINES.suspending), ..s.clone() };
         assert!(next(&s) == Step::Suspend && matches!(next(&late), Step::KeepRunning(_)), "{machine:?}");
     }
+    let mut coming = world.s.clone();
+    coming.disks[0].moving = Some((Move::In, coming.now));
+    assert!(matches!(next(&coming), Step::AttachDisk(_)), "its memory knows the disks that it has");
     let of = |machine| next(&Snapshot { machine, ..world.s.clone() });
     assert!(matches!(of(Machine::Stalled), Step::KeepRunning(_)));
     assert!(of(Machine::PoweredOff) == Step::GuestOff && matches!(of(Machine::Panicked), Step::Fail(_)));

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, HashSet};
 
-use super::disk::{DiskType, size};
+use super::disk::{DiskKind, DiskType, size};
 use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
@@ -13,6 +13,8 @@ use crate::network;
 
 /// Most data disks attached, and most created, with one VM.
 pub const MAX_DISKS: usize = 4;
+/// Most data disks of a VM.
+pub const MAX_DATA_DISKS: usize = 2 * MAX_DISKS;
 /// Most SSH keys of a VM.
 pub const MAX_KEYS: usize = 10;
 /// Most exposed ports of a VM.
@@ -229,6 +231,23 @@ impl TryFrom<&Value> for AttachDisk {
         let mut f = Fields::of(body);
         let vm_id = f.required("vm_id", id);
         f.finish(vm_id.map(|vm_id| Self { vm_id }))
+    }
+}
+
+/// A request to have a disk grow (extension).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResizeDisk {
+    /// Its size from then on, in GiB.
+    pub size_gb: i64,
+}
+
+impl ResizeDisk {
+    /// Reads one for a disk of a kind, which bounds its size.
+    pub fn read(body: &Value, kind: DiskKind) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let (least, most) = size::of(kind);
+        let size_gb = f.required("size_gb", integer(least, most));
+        f.finish(size_gb.map(|size_gb| Self { size_gb }))
     }
 }
 

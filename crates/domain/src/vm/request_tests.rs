@@ -49,6 +49,26 @@ fn sizes_on_both_sides() {
 }
 
 #[test]
+fn a_disk_grows_within_the_sizes_of_its_kind() {
+    for (kind, size_gb, is_good) in [
+        (DiskKind::Root, 19, false),
+        (DiskKind::Root, 20, true),
+        (DiskKind::Root, 2048, true),
+        (DiskKind::Root, 2049, false),
+        (DiskKind::Data, 9, false),
+        (DiskKind::Data, 10, true),
+        (DiskKind::Data, 2048, true),
+        (DiskKind::Data, 2049, false),
+    ] {
+        let read = ResizeDisk::read(&json!({"size_gb": size_gb}), kind);
+        assert_eq!(read.is_ok(), is_good, "{kind} {size_gb}");
+    }
+    for body in [json!({}), json!({"size_gb": "20"}), json!({"size_gb": 20, "size": 1}), json!([])] {
+        assert!(ResizeDisk::read(&body, DiskKind::Data).is_err(), "{body}");
+    }
+}
+
+#[test]
 fn root_disk_has_exactly_one_member() {
     ok(&set("root_disk", json!({"attach_disk_request": {"disk_id": DISK}})));
     bad(&set("root_disk", json!({})), "root_disk.attach_disk_request");

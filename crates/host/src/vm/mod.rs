@@ -48,6 +48,10 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes a disk, whole or not at all.
     async fn make_disk(&self, disk: &DiskSpec) -> Result<()>;
 
+    /// Has a disk grow to at least so many GiB: in the machine that has it, where that runs, so that its guest sees the
+    /// new size at once.
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()>;
+
     /// Removes a disk; fine where there is none.
     async fn remove_disk(&self, id: DiskId) -> Result<()>;
 
@@ -87,6 +91,13 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Changes the inbound ports of a running machine.
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;
+
+    /// Hands a data disk to a machine that runs; fine where it has it, and where it does not run.
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()>;
+
+    /// Asks the guest of a machine that runs to let go of a data disk, and takes it away. False where it has not let go of
+    /// it yet. Fine where there is no such disk, and where it does not run.
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool>;
 
     /// The last bytes a machine wrote to its console.
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>>;

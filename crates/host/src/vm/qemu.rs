@@ -12,6 +12,7 @@
 //! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.
 
 mod bases;
+mod disks;
 mod findings;
 mod memory;
 mod network;
@@ -31,7 +32,7 @@ use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::image::Manifest;
-use berth_qemu::machine::{self, Drive, Observed, Watch};
+use berth_qemu::machine::{self, Observed, Watch};
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
 use berth_qemu::{accel, disk, host, image};
 use tokio::sync::{OnceCell, broadcast};
@@ -114,16 +115,8 @@ impl QemuEngine {
         self.settings.host.data.join("machines").join(id.to_string())
     }
 
-    fn disks(&self) -> PathBuf {
-        self.settings.host.data.join("disks")
-    }
-
     fn images_dir(&self) -> PathBuf {
         self.settings.host.data.join("images")
-    }
-
-    fn disk_file(&self, id: DiskId, root: bool) -> PathBuf {
-        self.disks().join(format!("{id}.{}", if root { "qcow2" } else { "raw" }))
     }
 
     /// Keeps logs within their bounds, and has machines looked at that stood still while the disk was full.
@@ -199,12 +192,6 @@ impl QemuEngine {
             }
             _ => None,
         };
-        let data = |d: &DataDisk| Drive {
-            path: self.disk_file(d.id, false),
-            format: "raw",
-            base: None,
-            serial: d.id.serial(),
-        };
         Ok(machine::Spec {
             id: spec.id.0,
             name: spec.name.clone(),
@@ -213,13 +200,9 @@ impl QemuEngine {
             vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
             memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
             boot,
-            root: Drive {
-                path: self.disk_file(spec.root_disk, true),
-                format: "qcow2",
-                base: Some(base.join(&manifest.disk)),
-                serial: spec.root_disk.serial(),
-            },
-            drives: spec.data_disks.iter().map(data).collect(),
+            root: self.root_drive(spec.root_disk, base.join(&manifest.disk)),
+            drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
+            places: spec.disk_places,
             mac: Mac::of(spec.id.0),
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
@@ -364,6 +347,13 @@ impl Engine for QemuEngine {
         }
     }
 
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()> {
+        match of {
+            Some(aim) => self.act(aim, Act::Change, self.grow(id, size_gb, Some(aim.id))).await,
+            None => self.grow(id, size_gb, None).await,
+        }
+    }
+
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
             disk::remove(&file).await.map_err(qemu_failed)?;
@@ -437,6 +427,14 @@ impl Engine for QemuEngine {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         self.act(spec.aim(), Act::Change, self.change_ports(spec, before)).await
+    }
+
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {
+        self.act(aim, Act::Change, self.plug(aim.id, disk)).await
+    }
+
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool> {
+        self.act(aim, Act::Change, self.unplug(aim.id, disk)).await
     }
 
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {

@@ -41,6 +41,10 @@ impl Engine for Remote {
         self.ask(disk::Make { disk: disk.clone() }).await
     }
 
+    async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()> {
+        self.ask(disk::Grow { id, size_gb, of }).await
+    }
+
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         self.ask(disk::Remove { id }).await
     }
@@ -92,6 +96,14 @@ impl Engine for Remote {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         self.ask(vm::SetPorts { spec: spec.clone(), before }).await
+    }
+
+    async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {
+        self.ask(vm::AttachDisk { aim, disk }).await
+    }
+
+    async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool> {
+        self.ask(vm::DetachDisk { aim, disk }).await
     }
 
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {

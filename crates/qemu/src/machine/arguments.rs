@@ -20,6 +20,22 @@ const EMULATED: &str = "max,-erms,-fsrm,-la57";
 const TRANSLATED: &str = "tcg,tb-size=256";
 /// The node of the image that a root disk is a clone of.
 const BASE: &str = "base";
+/// What a place for a data disk is called before its number: a port that a guest sees something come to and leave.
+pub(super) const PLACE: &str = "place";
+
+/// What QEMU calls a data disk's node, by what the guest knows the disk by; that of its file has [`FILE`] behind it. Together
+/// they have 30 characters, of 31 that are allowed.
+pub(super) fn node_of(serial: &str) -> String {
+    format!("disk-{serial}")
+}
+
+/// What QEMU calls a data disk's device.
+pub(super) fn device_of(serial: &str) -> String {
+    format!("data-{serial}")
+}
+
+/// What stands behind the name of a node in that of its file.
+pub(super) const FILE: &str = "-file";
 
 /// The arguments of a machine. Files of its folder are named relative to it.
 pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
@@ -46,17 +62,17 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     args.pair("-chardev", format!("file,id=ready,path={READY_LOG},append=on"));
     args.flags("-device isa-serial,chardev=console -device isa-serial,chardev=ready");
     boot(&mut args, &spec.boot);
-    drive(&mut args, 0, &spec.root, false);
+    drive(&mut args, "d0", &spec.root, false);
+    device(&mut args, "d0", &spec.root, "");
     let seed = Drive { path: spec.seed.clone(), format: "raw", base: None, serial: "seed".into() };
-    drive(&mut args, 1, &seed, true);
-    for (index, data) in spec.drives.iter().enumerate() {
-        drive(&mut args, index + 2, data, false);
-    }
+    drive(&mut args, "d1", &seed, true);
+    device(&mut args, "d1", &seed, "");
     // Whoever carries its network connects here, and may do so again.
     args.pair("-netdev", format!("stream,id=n0,server=on,addr.type=unix,addr.path={NETWORK}"));
     let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
+    data_disks(&mut args, spec);
     if spec.memory.is_some() {
         args.flags("-incoming defer");
     }
@@ -100,23 +116,40 @@ fn boot(args: &mut Args, boot: &Boot) {
     }
 }
 
+/// Places for data disks, and those that it has from its start on. They come last, so that no other device has another
+/// address for them.
+fn data_disks(args: &mut Args, spec: &Spec) {
+    for place in 0..spec.places.max(spec.drives.len()) {
+        let number = place + 1;
+        args.pair("-device", format!("pcie-root-port,id={PLACE}{place},chassis={number},slot={number}"));
+    }
+    for (next, data) in spec.drives.iter().enumerate() {
+        let place = spec.memory.as_ref().map_or(Some(&next), |memory| memory.places.get(&data.serial)).unwrap_or(&next);
+        let node = node_of(&data.serial);
+        drive(args, &node, data, false);
+        device(args, &node, data, &format!(",bus={PLACE}{place},id={}", device_of(&data.serial)));
+    }
+}
+
+fn device(args: &mut Args, node: &str, drive: &Drive, more: &str) {
+    args.pair("-device", format!("virtio-blk-pci,drive={node},serial={}{more}", escape(&drive.serial)));
+}
+
 /// A disk, and the image below it where there is one. What a disk's header says of other files is not asked for.
-fn drive(args: &mut Args, index: usize, drive: &Drive, read_only: bool) {
-    let top = format!("d{index}");
+fn drive(args: &mut Args, top: &str, drive: &Drive, read_only: bool) {
     if let Some(base) = &drive.base {
         node(args, BASE, base, "qcow2", true, &json!({"backing": null}));
-        node(args, &top, &drive.path, drive.format, read_only, &json!({"backing": BASE}));
+        node(args, top, &drive.path, drive.format, read_only, &json!({"backing": BASE}));
     } else {
         let lowest = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
-        node(args, &top, &drive.path, drive.format, read_only, &lowest);
+        node(args, top, &drive.path, drive.format, read_only, &lowest);
     }
-    args.pair("-device", format!("virtio-blk-pci,drive={top},serial={}", escape(&drive.serial)));
 }
 
 fn node(args: &mut Args, name: &str, path: &Path, format: &str, read_only: bool, more: &Value) {
     let access = if read_only { json!({"read-only": true}) } else { json!({"discard": "unmap"}) };
-    let file = json!({"driver": "file", "filename": path.to_string_lossy(), "node-name": format!("{name}-file")});
-    let disk = json!({"driver": format, "node-name": name, "file": format!("{name}-file")});
+    let file = json!({"driver": "file", "filename": path.to_string_lossy(), "node-name": format!("{name}{FILE}")});
+    let disk = json!({"driver": format, "node-name": name, "file": format!("{name}{FILE}")});
     args.pair("-blockdev", merged(&[&file, &access])).pair("-blockdev", merged(&[&disk, &access, more]));
 }
 
@@ -194,6 +227,7 @@ mod tests {
             root: disk("/a,b/root.qcow2", "root"),
             seed: "/m/seed.iso".into(),
             drives: vec![disk("/d", "0123456789abcdef0123")],
+            places: 2,
             mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
             mtu: 1500,
             accel: Accel::Tcg,
@@ -210,8 +244,10 @@ mod tests {
             r#"{"discard":"unmap","driver":"file","filename":"/a,b/root.qcow2","node-name":"d0-file"}"#,
             r#"{"backing":"base","discard":"unmap","driver":"qcow2","file":"d0-file","node-name":"d0"}"#,
             r#"{"driver":"raw","file":"d1-file","node-name":"d1","read-only":true}"#,
-            r#"{"backing":null,"discard":"unmap","driver":"qcow2","file":"d2-file","node-name":"d2"}"#,
-            "virtio-blk-pci,drive=d2,serial=0123456789abcdef0123",
+            r#""file":"disk-0123456789abcdef0123-file","node-name":"disk-0123456789abcdef0123"}"#,
+            "virtio-blk-pci,drive=disk-0123456789abcdef0123,serial=0123456789abcdef0123,bus=place0,id=data-0123456789abcdef0123",
+            "virtio-blk-pci,drive=d0,serial=root -blockdev",
+            "pcie-root-port,id=place0,chassis=1,slot=1 -device pcie-root-port,id=place1,chassis=2,slot=2",
             "stream,id=n0,server=on,addr.type=unix,addr.path=net.sock",
             "virtio-net-pci,netdev=n0,mac=52:54:00:01:02:03,host_mtu=1500,romfile=",
         ] {

@@ -32,8 +32,13 @@ pub(crate) struct Needs<'a> {
     pub(crate) lend: Option<PathBuf>,
     /// What it may use.
     pub(crate) limits: Limits,
-    /// The size of its largest disk, in bytes.
+    /// The size that its largest disk has or may be given while it runs, in bytes.
     pub(crate) disk_bytes: u64,
+}
+
+/// How large a file of a machine may become whose largest disk has so many bytes.
+pub(super) const fn file_bytes(disk_bytes: u64) -> u64 {
+    disk_bytes.saturating_mul(LARGER).saturating_add(LEAST)
 }
 
 /// What its launcher is told. Nothing of an earlier machine is left in its groups afterwards.
@@ -66,6 +71,6 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
         read,
         write: needs.write,
         lend,
-        file_bytes: Some(needs.disk_bytes.saturating_mul(LARGER).saturating_add(LEAST)),
+        file_bytes: Some(file_bytes(needs.disk_bytes)),
     })
 }

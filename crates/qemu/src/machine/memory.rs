@@ -17,6 +17,8 @@ use berth_process::folder;
 use serde_json::{Value, json};
 
 use super::files::{self, COMMANDS};
+use super::plug;
+use super::spec::Fits;
 use crate::error::at;
 use crate::host::Release;
 use crate::qmp::Qmp;
@@ -37,20 +39,20 @@ const BY_SET: Release = (9, 1);
 /// Most bytes of what is noted of a memory.
 const NOTE_BYTES: u64 = 64 << 10;
 
-/// Writes a machine's memory into its folder, with what a machine has to be like that loads it. The machine stands still
-/// afterwards. One that was written before is left as it is.
+/// Writes the memory of a machine with such a processor into its folder, with what else a machine has to be like that loads
+/// it. The machine stands still afterwards. One that was written before is left as it is.
 ///
 /// # Errors
 /// The machine is gone, or its memory cannot be written; then the machine goes on.
-pub async fn save(dir: &Path, fits: &str) -> Result<()> {
+pub async fn save(dir: &Path, processor: &str) -> Result<()> {
     if is_saved(dir) {
         return Ok(());
     }
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
     match save_with(&mut qmp, dir).await {
         Ok(()) => {
-            let note = noted(&mut qmp, fits).await?;
-            keep(dir, &note).await
+            let (qemu, places) = (release(&mut qmp).await?, plug::places(&mut qmp).await?);
+            keep(dir, &Fits { processor: processor.to_owned(), qemu, places }).await
         }
         Err(error) => {
             go_on(&mut qmp, dir).await?;
@@ -90,12 +92,6 @@ async fn give(qmp: &mut Qmp, file: &File) -> Result<String> {
     }
     qmp.give(NAME, file).await?;
     Ok(format!("fd:{NAME}"))
-}
-
-/// What is noted of a machine: what it has to be like, and its QEMU, whose machines differ from release to release.
-async fn noted(qmp: &mut Qmp, fits: &str) -> Result<String> {
-    let (major, minor) = release(qmp).await?;
-    Ok(format!("QEMU {major}.{minor} {fits}"))
 }
 
 async fn release(qmp: &mut Qmp) -> Result<Release> {
@@ -140,13 +136,14 @@ async fn is_busy(qmp: &mut Qmp) -> Result<bool> {
 }
 
 /// Has what was written count.
-async fn keep(dir: &Path, noted: &str) -> Result<()> {
+async fn keep(dir: &Path, fits: &Fits) -> Result<()> {
     let (note, new, memory) = (dir.join(files::MEMORY_NOTE), dir.join(files::NEW_MEMORY), dir.join(files::MEMORY));
     let file = folder::open(&new).map_err(at("cannot open", &new))?;
     let synced = tokio::task::spawn_blocking(move || file.sync_all()).await;
     let synced = synced.map_err(|_| Error::Invalid("the memory was not waited for".into()))?;
     synced.map_err(at("cannot write", &new))?;
-    folder::write(&note, noted.as_bytes()).map_err(at("cannot write", &note))?;
+    let fits = serde_json::to_vec(fits).map_err(|e| Error::Invalid(e.to_string()))?;
+    folder::write(&note, &fits).map_err(at("cannot write", &note))?;
     std::fs::rename(&new, &memory).map_err(at("cannot rename", &new))?;
     let folder = File::open(dir).and_then(|folder| folder.sync_all());
     folder.map_err(at("cannot write", dir))
@@ -195,15 +192,24 @@ async fn go_on(qmp: &mut Qmp, dir: &Path) -> Result<()> {
     qmp.execute("cont", json!({})).await.map(drop)
 }
 
+/// What a machine has to be like that loads the memory in a folder.
+///
+/// # Errors
+/// [`Error::Unloadable`] where nothing is noted of it.
+pub fn fits(dir: &Path) -> Result<Fits> {
+    let noted = folder::read(&dir.join(files::MEMORY_NOTE), NOTE_BYTES).ok();
+    let fits = noted.and_then(|noted| serde_json::from_slice(&noted).ok());
+    fits.ok_or_else(|| Error::Unloadable("what it fits is not noted".into()))
+}
+
 /// Has a machine that waits for it go on with its memory.
 ///
 /// # Errors
 /// [`Error::Unloadable`] where the memory is none of such a machine.
-pub(super) async fn load(qmp: &mut Qmp, dir: &Path, fits: &str) -> Result<()> {
-    let (note, path) = (dir.join(files::MEMORY_NOTE), dir.join(files::MEMORY));
-    let of_saved = folder::read(&note, NOTE_BYTES).map_err(at("cannot read", &note))?;
-    if of_saved != noted(qmp, fits).await?.as_bytes() {
-        return Err(Error::Unloadable("the host has another processor or QEMU than it was saved with".into()));
+pub(super) async fn load(qmp: &mut Qmp, dir: &Path, fits: &Fits) -> Result<()> {
+    let path = dir.join(files::MEMORY);
+    if fits.qemu != release(qmp).await? {
+        return Err(Error::Unloadable("the host has another QEMU than it was saved by".into()));
     }
     let file = folder::open(&path).map_err(at("cannot open", &path))?;
     let uri = give(qmp, &file).await?;

@@ -15,10 +15,12 @@
 mod adopt;
 pub(crate) mod arguments;
 mod console;
+mod drive;
 mod files;
 pub(crate) mod jail;
 mod lock;
 pub mod memory;
+mod plug;
 pub(crate) mod process;
 mod spec;
 pub mod user_network;
@@ -33,24 +35,29 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
+pub use drive::{grow, grow_file};
 pub(crate) use files::{COMMANDS, NETWORK};
 use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
 use jail::Needs;
 pub(crate) use lock::Lock;
+pub use plug::{attach, detach};
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Boot, Drive, Jail, Spec};
+pub use spec::{Accel, Boot, Drive, Fits, Jail, Spec};
 
 use crate::error::at;
 use crate::groups::Limits;
 use crate::launch::Order;
 use crate::qmp::{Qmp, connect_in};
-use crate::{Error, Result, groups, host, qcow2};
+use crate::{Error, Result, groups, host};
 
 /// What QEMU needs beside a guest's memory, in MiB: itself, its buffers, and room for what the host keeps of its disks.
 const BESIDE_MB: u64 = 512;
 /// What an emulated processor's code is translated to, in MiB.
 const TRANSLATED_MB: u64 = 256;
+/// A disk that grows to so many bytes while a machine has it, the machine may write to. What bounds its files cannot be raised
+/// later: that takes a right which a root in a container does not have.
+const MOST_DISK_BYTES: u64 = 2 << 40;
 /// How long QEMU may take from its start to its first answer.
 const START: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was told to.
@@ -105,32 +112,17 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
         read.extend([kernel.clone(), initrd.clone()]);
     }
-    let (mut write, mut disk_bytes) = (Vec::new(), 0);
+    let (mut write, mut disk_bytes) = (Vec::new(), MOST_DISK_BYTES);
     for drive in std::iter::once(&spec.root).chain(&spec.drives) {
-        disk_bytes = disk_bytes.max(checked(drive)?);
+        disk_bytes = disk_bytes.max(drive::checked(drive)?);
         write.push(drive.path.clone());
         read.extend(drive.base.clone());
     }
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    jail::order(spec.id, spec.jail, Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes })
-        .await
-}
-
-/// The size of a disk that is as it was made, in bytes.
-fn checked(drive: &Drive) -> Result<u64> {
-    if drive.format != "qcow2" {
-        return Ok(std::fs::metadata(&drive.path).map_err(at("cannot look at", &drive.path))?.len());
-    }
-    let below = drive.base.as_deref().map(|base| match (base.parent().and_then(Path::file_name), base.file_name()) {
-        (Some(folder), Some(file)) => Path::new(folder).join(file),
-        _ => base.to_path_buf(),
-    });
-    if let Some(base) = &drive.base {
-        qcow2::check(base, None)?;
-    }
-    qcow2::check(&drive.path, below.as_deref())
+    let needs = Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes };
+    jail::order(spec.id, spec.jail, needs).await
 }
 
 /// The right to start a machine in a folder, which must exist.

@@ -1,6 +1,9 @@
 //! What a machine is made of.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
 
 use uuid::Uuid;
 
@@ -42,6 +45,17 @@ pub struct Jail {
     pub required: bool,
 }
 
+/// What a machine is like: a memory that it saved is loaded by another one that is like that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fits {
+    /// Its processor, and how that is made.
+    pub processor: String,
+    /// The release of its QEMU, whose machines differ from release to release.
+    pub qemu: (u32, u32),
+    /// The place of each of its data disks, by what the guest knows the disk by: one that came while it ran has any.
+    pub places: BTreeMap<String, usize>,
+}
+
 /// A disk of a machine.
 #[derive(Clone, Debug)]
 pub struct Drive {
@@ -76,6 +90,8 @@ pub struct Spec {
     pub seed: PathBuf,
     /// Its data disks, in order.
     pub drives: Vec<Drive>,
+    /// For how many data disks it has places, those from its start on among them.
+    pub places: usize,
     /// Its network card.
     pub mac: Mac,
     /// The largest packet that its card takes and that the other end of its link does, in bytes.
@@ -84,8 +100,8 @@ pub struct Spec {
     pub accel: Accel,
     /// How its process is confined.
     pub jail: Jail,
-    /// What a machine has to be like that goes on with the memory in its folder, if this one does.
-    pub memory: Option<String>,
+    /// What the memory in its folder fits, if it goes on with that.
+    pub memory: Option<Fits>,
     /// QEMU's binary.
     pub qemu: PathBuf,
 }

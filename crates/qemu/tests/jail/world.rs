@@ -69,6 +69,7 @@ impl World {
             root: Drive { path, format: "qcow2", base: None, serial: "root".into() },
             seed: self.dir.join("seed.iso"),
             drives: Vec::new(),
+            places: 0,
             mac: MAC,
             mtu: 1500,
             accel: Accel::Tcg,

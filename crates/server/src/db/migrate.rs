@@ -61,6 +61,8 @@ const STEPS: &[Step] = steps![
     29 "0029" "machine_indexes",
     31 "0031" "networks",
     32 "0032" "shared_address",
+    33 "0033" "disk_growth",
+    34 "0034" "disk_moves",
     40 "0040" "firewall",
     41 "0041" "suspended",
     42 "0042" "pool",

@@ -202,13 +202,12 @@ async fn data_disks_have_the_rules_of_data_disks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn attaching_and_detaching_want_a_machine_that_is_off() {
+async fn attaching_and_detaching_is_done_at_once_while_a_machine_is_off() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
     let data = ready_disk(caller, "data").await;
     let vm = caller.running_vm("web").await;
     let attach = json!({"vm_id": vm});
-    caller.post(&format!("/disks/{data}/attach"), attach.clone()).await.refused(400, "invalid_status");
     caller.act(&format!("/vms/{vm}/stop")).await;
     caller.reaches(&vm, "stopped").await;
     let answer = caller.post(&format!("/disks/{data}/attach"), attach.clone()).await;
@@ -223,7 +222,6 @@ async fn attaching_and_detaching_want_a_machine_that_is_off() {
     caller.act(&format!("/vms/{vm}/start")).await;
     caller.reaches(&vm, "running").await;
     assert_eq!(platform.engine.spec(&vm).expect("a machine").data_disks.len(), 1);
-    caller.act(&format!("/disks/{data}/detach")).await.refused(400, "invalid_status");
     caller.act(&format!("/vms/{vm}/stop")).await;
     caller.reaches(&vm, "stopped").await;
     let answer = caller.act(&format!("/disks/{data}/detach")).await;
@@ -334,4 +332,233 @@ async fn what_a_vm_does_to_its_disks_is_told() {
         })
         .await;
     assert_eq!(told(&platform, &root).await.last(), Some(&("failed".into(), json!(failing))));
+}
+
+/// Asks a disk to grow, and waits until nothing is under way for it.
+async fn grown(platform: &Platform, path: &str, size_gb: i64) -> Value {
+    let caller = &platform.admin;
+    let answer = caller.post(&format!("{path}/resize"), json!({"size_gb": size_gb})).await;
+    assert_eq!(
+        (answer.status, &answer.body["size_gb"], &answer.body["change"]),
+        (202, &json!(size_gb), &json!("growing"))
+    );
+    let at_rest = async |caller: Caller| caller.get(path).await.body["change"].is_null();
+    caller.until("its growth", at_rest).await;
+    caller.get(path).await.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_grow_alone_and_with_a_vm_that_runs_or_not() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let path = format!("/disks/{data}");
+    let disk = grown(&platform, &path, 11).await;
+    assert_eq!((&disk["size_gb"], &disk["message"], &disk["status"]), (&json!(11), &Value::Null, &json!("ready")));
+    assert_eq!(platform.engine.disk_gb(&data), Some(11));
+    let vm = caller.create_vm(attaching("web", &[&data])).await;
+    let running = caller.reaches(&vm, "running").await;
+    let root = running["root_disk"]["id"].as_str().expect("an id").to_owned();
+    let root_path = format!("/root_disks/{root}");
+    // A machine is asked with its generation: that of a later start is refused by what knows of a later one.
+    for (path, id, size_gb) in [(&path, &data, 20), (&root_path, &root, 40)] {
+        grown(&platform, path, size_gb).await;
+        assert_eq!(platform.engine.disk_gb(id), Some(size_gb));
+    }
+    caller.act(&format!("/vms/{vm}/stop")).await;
+    caller.reaches(&vm, "stopped").await;
+    grown(&platform, &path, 21).await;
+    assert_eq!(grown(&platform, &root_path, 2048).await["size_gb"], 2048);
+    assert_eq!((platform.engine.disk_gb(&data), platform.engine.disk_gb(&root)), (Some(21), Some(2048)));
+    assert_eq!(caller.get("/quota").await.body["disk_gb"]["used"], 2069);
+    caller.act(&format!("/vms/{vm}/start")).await;
+    let running = caller.reaches(&vm, "running").await;
+    assert_eq!((&running["root_disk"]["size_gb"], &running["data_disks"][0]["size_gb"]), (&json!(2048), &json!(21)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_never_shrinks_and_grows_within_its_bounds() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    caller.running_vm("web").await;
+    let root = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    for (path, sizes) in [(format!("/disks/{data}"), [9, 10, 2049]), (format!("/root_disks/{root}"), [19, 20, 2049])] {
+        for size_gb in sizes {
+            let answer = caller.post(&format!("{path}/resize"), json!({"size_gb": size_gb})).await;
+            answer.refused(400, "invalid_request");
+            assert!(answer.names("size_gb"), "{answer:?}");
+        }
+    }
+    // Each kind has routes of its own.
+    caller.post(&format!("/disks/{root}/resize"), json!({"size_gb": 30})).await.refused(404, "volume_not_found");
+    caller.post(&format!("/root_disks/{data}/resize"), json!({"size_gb": 30})).await.refused(404, "volume_not_found");
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let slow = caller.post("/disks", disk("slow")).await.id();
+    caller.post(&format!("/disks/{slow}/resize"), json!({"size_gb": 30})).await.refused(400, "invalid_status");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_growth_that_the_host_or_the_disk_cannot_take_is_given_back() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let path = format!("/disks/{data}");
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 40);
+    let disk = grown(&platform, &path, 41).await;
+    let message = disk["message"].as_str().expect("a message");
+    assert!(message.starts_with("insufficient_capacity: this region has 40 GiB of disk, and 41 GiB"), "{message}");
+    assert_eq!((&disk["size_gb"], &disk["status"]), (&json!(10), &json!("ready")));
+    assert_eq!(grown(&platform, &path, 40).await["message"], Value::Null);
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 1000);
+    platform.engine.refuse("grow_disk", EngineError::Permanent("it is stuck".into()));
+    let disk = grown(&platform, &path, 50).await;
+    assert_eq!((&disk["size_gb"], &disk["message"]), (&json!(40), &json!("it is stuck")));
+    assert_eq!(caller.get("/quota").await.body["disk_gb"]["used"], 40);
+    platform.engine.refuse("grow_disk", EngineError::Transient("not now".into()));
+    caller.post(&format!("{path}/resize"), json!({"size_gb": 50})).await;
+    // A larger one may be asked for meanwhile.
+    assert_eq!(caller.post(&format!("{path}/resize"), json!({"size_gb": 60})).await.status, 202);
+    platform.engine.allow("grow_disk");
+    platform.advance(30);
+    let at_rest = async |caller: Caller| caller.get(&path).await.body["change"].is_null();
+    caller.until("its growth", at_rest).await;
+    assert_eq!(platform.engine.disk_gb(&data), Some(60));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disk_takes_and_costs_grows_with_it() {
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let caller = &platform.admin;
+    let org: Vec<_> = caller.project.split('/').collect();
+    let limits = format!("/api/v1/admin/orgs/{}/quota", org[4]);
+    caller.ask(reqwest::Method::PUT, &limits, json!({"disk_gb": 30}), 200).await;
+    let data = ready_disk(caller, "data").await;
+    let path = format!("/disks/{data}");
+    caller.post(&format!("{path}/resize"), json!({"size_gb": 31})).await.refused(403, "quota_exceeded");
+    platform.advance(3600);
+    grown(&platform, &path, 30).await;
+    platform.advance(3600);
+    let used = caller.get("/resource_usage?by=resource").await.body;
+    let row = used["data"].as_array().expect("a list").iter().find(|row| row["resource_id"] == data.as_str());
+    let hours = row.expect("a row")["quantity"].as_f64().expect("a number");
+    assert!((hours - 40.0).abs() < 0.1, "{used}");
+}
+
+/// Waits until nothing is under way for a disk.
+async fn at_rest(caller: &Caller, disk: &str) -> Value {
+    let path = format!("/disks/{disk}");
+    let is_at_rest = async |caller: Caller| caller.get(&path).await.body["change"].is_null();
+    caller.until("its rest", is_at_rest).await;
+    caller.get(&path).await.body
+}
+
+/// Attaches a disk to a VM that runs, and waits until it is there.
+async fn attached(caller: &Caller, disk: &str, vm: &str) -> Value {
+    let answer = caller.post(&format!("/disks/{disk}/attach"), json!({"vm_id": vm})).await;
+    assert_eq!((answer.status, &answer.body["change"]), (202, &json!("attaching")), "{answer:?}");
+    at_rest(caller, disk).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_come_to_a_machine_that_runs_and_leave_it() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let vm = caller.running_vm("web").await;
+    let disk = attached(caller, &data, &vm).await;
+    assert_eq!((&disk["vm_id"], &disk["message"]), (&json!(vm), &Value::Null));
+    let has = || platform.engine.spec(&vm).expect("a machine").data_disks.len();
+    assert_eq!((has(), platform.engine.counts().2), (1, 1), "by the machine that ran");
+    // Again where it is: nothing changes.
+    let again = caller.post(&format!("/disks/{data}/attach"), json!({"vm_id": vm})).await;
+    assert_eq!((again.status, &again.body["change"]), (200, &Value::Null));
+    let answer = caller.act(&format!("/disks/{data}/detach")).await;
+    assert_eq!((answer.status, &answer.body["change"], &answer.body["vm_id"]), (202, &json!("detaching"), &json!(vm)));
+    let disk = at_rest(caller, &data).await;
+    assert_eq!((&disk["is_attached"], has()), (&json!(false), 0));
+    assert_eq!(caller.act(&format!("/disks/{data}/detach")).await.status, 200);
+    // One that comes to a VM is started with from then on, and goes with it when that is deleted.
+    attached(caller, &data, &vm).await;
+    caller.act(&format!("/vms/{vm}/restart")).await;
+    caller.until("another start", async |_: Caller| platform.engine.counts().2 == 2).await;
+    caller.reaches(&vm, "running").await;
+    assert_eq!(has(), 1);
+    assert_eq!(caller.act(&format!("/disks/{data}/detach")).await.status, 202);
+    caller.delete(&format!("/vms/{vm}")).await;
+    caller.gone(&vm).await;
+    let disk = at_rest(caller, &data).await;
+    assert_eq!((&disk["is_attached"], &disk["status"]), (&json!(false), &json!("ready")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_holds_on_to_its_disk_keeps_it() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let vm = caller.create_vm(attaching("web", &[&data])).await;
+    caller.reaches(&vm, "running").await;
+    platform.engine.set_holds_on(true);
+    assert_eq!(caller.act(&format!("/disks/{data}/detach")).await.status, 202);
+    // Asked for again, it goes on; elsewhere it is in use.
+    assert_eq!(caller.act(&format!("/disks/{data}/detach")).await.status, 202);
+    caller.post(&format!("/disks/{data}/attach"), json!({"vm_id": vm})).await.refused(409, "disk_in_use");
+    platform.advance(21);
+    let disk = at_rest(caller, &data).await;
+    assert_eq!(disk["vm_id"], json!(vm));
+    assert!(disk["message"].as_str().is_some_and(|text| text.contains("did not let go")), "{disk}");
+    platform.engine.set_holds_on(false);
+    caller.act(&format!("/disks/{data}/detach")).await;
+    let disk = at_rest(caller, &data).await;
+    assert_eq!((&disk["vm_id"], &disk["message"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_cannot_come_is_released_and_one_that_was_called_back_leaves() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let data = ready_disk(caller, "data").await;
+    let vm = caller.running_vm("web").await;
+    platform.engine.refuse("attach_disk", EngineError::Permanent("there is no place".into()));
+    let disk = attached(caller, &data, &vm).await;
+    assert_eq!((&disk["vm_id"], &disk["message"]), (&Value::Null, &json!("there is no place")));
+    platform.engine.refuse("attach_disk", EngineError::Transient("not now".into()));
+    caller.post(&format!("/disks/{data}/attach"), json!({"vm_id": vm})).await;
+    assert_eq!(caller.act(&format!("/disks/{data}/detach")).await.status, 202);
+    platform.engine.allow("attach_disk");
+    platform.advance(30);
+    assert_eq!(at_rest(caller, &data).await["vm_id"], Value::Null);
+    assert_eq!(platform.engine.spec(&vm).expect("a machine").data_disks.len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_has_eight_data_disks_and_one_of_an_older_version_takes_none_while_it_runs() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let vm = caller.running_vm("web").await;
+    for number in 0..8 {
+        let disk = ready_disk(caller, &format!("d{number}")).await;
+        attached(caller, &disk, &vm).await;
+    }
+    let ninth = ready_disk(caller, "ninth").await;
+    caller.post(&format!("/disks/{ninth}/attach"), json!({"vm_id": vm})).await.refused(409, "conflict");
+    let older = caller.create_vm(attaching("older", &[&ninth])).await;
+    caller.reaches(&older, "running").await;
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    let places = sql("UPDATE vms SET disk_places = 0 WHERE id = $1").bind(older.as_str());
+    places.execute(&mut tx).await.expect("a change");
+    tx.commit().await.expect("a change");
+    let another = ready_disk(caller, "another").await;
+    let refused = caller.post(&format!("/disks/{another}/attach"), json!({"vm_id": older})).await;
+    refused.refused(409, "not_supported");
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("Restart it")), "{refused:?}");
+    caller.act(&format!("/disks/{ninth}/detach")).await.refused(409, "not_supported");
+    caller.act(&format!("/vms/{older}/restart")).await;
+    caller.until("its restart", async |_: Caller| platform.engine.counts().2 == 3).await;
+    caller.reaches(&older, "running").await;
+    attached(caller, &another, &older).await;
+    // On its way it takes none.
+    platform.engine.set_deaf(true);
+    caller.act(&format!("/vms/{older}/stop")).await;
+    caller.act(&format!("/disks/{ninth}/detach")).await.refused(400, "invalid_status");
 }

@@ -26,6 +26,7 @@ pub fn spec() -> MachineSpec {
         image_id: "micro".into(),
         root_disk: DiskId(id(2)),
         data_disks: vec![DataDisk { id: DiskId(id(3)), mount: Some("/mnt/data".into()) }],
+        disk_places: 8,
         ssh_keys: vec!["ssh-ed25519 AAAA one".into()],
         user_data: Some("#!/bin/sh\necho \"ü\"\n".into()),
         address: Ipv4Addr::new(127, 64, 0, 2),
@@ -54,6 +55,8 @@ async fn life(way: &Way) -> Vec<String> {
     way.vms.take_port(8080);
     note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
     note!(vm.ports_free(inbound(22, 2222).at, 1).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
+    note!(vm.grow_disk(disk.id, 30, None).await, vm.grow_disk(disk.id, 25, None).await);
+    assert_eq!(way.vms.disk_gb(&disk.id.to_string()), Some(30));
     note!(vm.observe(VM).await, vm.guest_ready(VM).await);
     let started = vm.start(&spec()).await.expect("a start").expect("a machine");
     assert_eq!(started.taken_ports, [port(8080)]);
@@ -73,6 +76,22 @@ async fn life(way: &Way) -> Vec<String> {
     ] {
         assert_eq!(older, Err(EngineError::Outdated(3)));
     }
+    note!(vm.grow_disk(disk.id, 40, Some(AIM)).await);
+    let older = vm.grow_disk(disk.id, 50, Some(Aim::of(VM, 2))).await;
+    assert_eq!((older, way.vms.disk_gb(&disk.id.to_string())), (Err(EngineError::Outdated(3)), Some(40)));
+    let another = DiskSpec { id: DiskId(id(4)), source: DiskSource::Empty, size_gb: 10 };
+    let has = || way.vms.spec(&VM.to_string()).expect("a machine").data_disks.len();
+    note!(vm.make_disk(&another).await, vm.attach_disk(AIM, another.id).await, vm.attach_disk(AIM, another.id).await);
+    assert_eq!(has(), 2);
+    way.vms.set_holds_on(true);
+    note!(vm.detach_disk(AIM, another.id).await);
+    way.vms.set_holds_on(false);
+    note!(vm.detach_disk(AIM, another.id).await, vm.detach_disk(AIM, another.id).await);
+    assert_eq!(has(), 1);
+    let older = Aim::of(VM, 2);
+    assert_eq!(vm.attach_disk(older, another.id).await, Err(EngineError::Outdated(3)));
+    assert_eq!(vm.detach_disk(older, another.id).await, Err(EngineError::Outdated(3)));
+    note!(vm.attach_disk(AIM, DiskId(id(5))).await, vm.remove_disk(another.id).await);
     let older = MachineSpec { generation: 2, ..spec() };
     assert_eq!(vm.start(&older).await.err(), Some(EngineError::Outdated(3)));
     assert_eq!(vm.set_ports(&older, Open::All(Vec::new())).await.err(), Some(EngineError::Outdated(3)));

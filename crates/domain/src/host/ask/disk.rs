@@ -2,6 +2,7 @@
 
 use super::question::questions;
 use crate::Timestamp;
+use crate::host::Aim;
 use crate::host::disk::DiskSpec;
 use crate::ids::DiskId;
 
@@ -12,6 +13,15 @@ questions! {
         Make "make" {
             /// The disk.
             disk: DiskSpec,
+        } -> (),
+        /// Has a disk grow to at least this size, in the machine that has it where that runs.
+        Grow "grow" {
+            /// Which.
+            id: DiskId,
+            /// In GiB.
+            size_gb: i64,
+            /// The machine that has it, and what that was decided for.
+            of: Option<Aim>,
         } -> (),
         /// Removes a disk; fine where there is none.
         Remove "remove" {

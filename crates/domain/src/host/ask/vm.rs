@@ -3,7 +3,7 @@
 use super::question::questions;
 use crate::host::Aim;
 use crate::host::vm::{MachineSpec, Open, Started};
-use crate::ids::MachineId;
+use crate::ids::{DiskId, MachineId};
 use crate::vm::plan::Machine;
 
 questions! {
@@ -66,6 +66,21 @@ questions! {
             /// What is open so far.
             before: Open,
         } -> Started,
+        /// Hands a data disk to a machine that runs; fine where it has it, and where it does not run.
+        AttachDisk "attach_disk" {
+            /// Which machine, and what that was decided for.
+            aim: Aim,
+            /// Which disk.
+            disk: DiskId,
+        } -> (),
+        /// Asks the guest of a machine that runs to let go of a data disk, and takes it away. False where it has not let go
+        /// of it yet. Fine where there is no such disk, and where it does not run.
+        DetachDisk "detach_disk" {
+            /// Which machine, and what that was decided for.
+            aim: Aim,
+            /// Which disk.
+            disk: DiskId,
+        } -> bool,
         /// The last bytes a machine wrote to its console.
         ConsoleLog "console_log" {
             /// Which.

@@ -21,8 +21,8 @@ impl QemuEngine {
         if !memory::is_saved(&dir) && !self.is_room(free.saturating_sub(bytes)) {
             return Err(EngineError::NoCapacity("the host's disk has no room for its memory".into()));
         }
-        let fits = self.fits().await?;
-        memory::save(&dir, &fits).await.map_err(qemu_failed)?;
+        let processor = self.processor().await?;
+        memory::save(&dir, &processor).await.map_err(qemu_failed)?;
         fault::point("vm.memory.saved").await.map_err(transient)
     }
 
@@ -48,8 +48,7 @@ impl QemuEngine {
             return self.boot(spec, machine).await.map(|()| None);
         }
         let reason = if memory::is_saved(&dir) {
-            let going_on = machine::Spec { memory: Some(self.fits().await?), ..machine.clone() };
-            match machine::start(&going_on).await {
+            match self.start_with_memory(&machine).await {
                 Err(Error::Unloadable(reason)) => reason,
                 started => return started.map(|()| None).map_err(qemu_failed),
             }
@@ -62,8 +61,17 @@ impl QemuEngine {
         Ok(Some(reason))
     }
 
-    /// What a machine of today is like: what another one saved is loaded only where that was the same.
-    async fn fits(&self) -> Result<String> {
+    async fn start_with_memory(&self, machine: &machine::Spec) -> std::result::Result<(), Error> {
+        let fits = memory::fits(&machine.dir)?;
+        let processor = self.processor().await.map_err(|error| Error::Unloadable(error.to_string()))?;
+        if fits.processor != processor {
+            return Err(Error::Unloadable("the host has another processor than it was saved on".into()));
+        }
+        machine::start(&machine::Spec { memory: Some(fits), ..machine.clone() }).await
+    }
+
+    /// The processor of a machine of today, and how that is made.
+    async fn processor(&self) -> Result<String> {
         let qemu = self.settings.host.find_qemu()?;
         let accel = self.acceleration(None, &qemu).await.accel;
         // An emulated processor is the same everywhere.

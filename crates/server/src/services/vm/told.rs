@@ -13,5 +13,5 @@ pub async fn disk(tx: &mut Tx, disk: &DiskRow, now: Timestamp) -> Result<(), DbE
 
 /// What events and audit records say of a disk.
 pub fn data(disk: &DiskRow) -> Value {
-    json!({"name": disk.name, "status": disk.status.as_str(), "message": disk.message, "vm_id": disk.vm})
+    json!({"name": disk.name, "status": disk.status.as_str(), "message": disk.message, "size_gb": disk.extent.wanted_gb, "vm_id": disk.vm})
 }

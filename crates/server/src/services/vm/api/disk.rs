@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use berth_domain::ids::DiskId;
 use berth_domain::vm::DiskKind;
-use berth_domain::vm::request::{AttachDisk, CreateDisk};
+use berth_domain::vm::request::{AttachDisk, CreateDisk, ResizeDisk};
 
 use crate::http::auth::{Editor, Reader};
 use crate::http::body;
@@ -13,10 +13,11 @@ use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::Reply;
+use crate::http::reply::{Accepted, Reply};
 use crate::services::vm::ops;
+use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::wire::disk::{DiskView, RootDiskView, VolumeStatus};
-use crate::services::vm::wire::requests::{AttachBody, CreateDiskBody};
+use crate::services::vm::wire::requests::{AttachBody, CreateDiskBody, ResizeDiskBody, ResizeRootDiskBody};
 use crate::services::vm::{Vms, store};
 
 /// Root disk volumes of a project, newest first.
@@ -71,6 +72,27 @@ pub(super) async fn delete_root_disk_volume(
 ) -> Reply<StatusCode> {
     ops::disk::delete(&vms, &scope, DiskKind::Root, path.id("root_disk_id")?).await?;
     Ok(StatusCode::ACCEPTED)
+}
+
+/// Has a root disk volume grow; it does so after the answer, and its file system with the next boot.
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/root_disks/{root_disk_id}/resize",
+    operation_id = "resizeRootDiskVolume", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("root_disk_id" = uuid::Uuid, Path)),
+    request_body = ResizeRootDiskBody,
+    responses((status = 202, body = RootDiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn resize_root_disk_volume(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Accepted<RootDiskView>> {
+    let id = path.id("root_disk_id")?;
+    let request = ResizeDisk::read(&body, DiskKind::Root)?;
+    let row = ops::disk::resize(&vms, &scope, DiskKind::Root, id, request).await?;
+    Ok(Accepted(RootDiskView::from(&row)))
 }
 
 /// Data disks of a project, newest first.
@@ -148,37 +170,66 @@ pub(super) async fn delete_disk(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Attaches a data disk to a VM that is off.
+/// Attaches a data disk to a VM: at once to one that is off, after the answer to one that runs.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/attach",
     operation_id = "attachDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
     request_body = AttachBody,
-    responses((status = 200, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
-        (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    responses((status = 200, body = DiskView), (status = 202, body = DiskView), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 413, body = ErrorBody), (status = 415, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn attach_disk(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
     body::Json(body): body::Json,
-) -> Reply<Json<DiskView>> {
+) -> Reply<(StatusCode, Json<DiskView>)> {
     let id = path.id("disk_id")?;
     let request = AttachDisk::try_from(&body)?;
-    Ok(Json(DiskView::from(&ops::disk::attach(&vms, &scope, id, request).await?)))
+    Ok(moved(&ops::disk::attach(&vms, &scope, id, request).await?))
 }
 
-/// Detaches a data disk from a VM that is off.
+/// Detaches a data disk: at once from a VM that is off, after the answer from one that runs.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/detach",
     operation_id = "detachDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
-    responses((status = 200, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
-        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    responses((status = 200, body = DiskView), (status = 202, body = DiskView), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn detach_disk(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
-) -> Reply<Json<DiskView>> {
-    Ok(Json(DiskView::from(&ops::disk::detach(&vms, &scope, path.id("disk_id")?).await?)))
+) -> Reply<(StatusCode, Json<DiskView>)> {
+    Ok(moved(&ops::disk::detach(&vms, &scope, path.id("disk_id")?).await?))
+}
+
+/// A disk that came or went, or does so after the answer.
+fn moved(disk: &DiskRow) -> (StatusCode, Json<DiskView>) {
+    let status = if disk.moving.is_some() { StatusCode::ACCEPTED } else { StatusCode::OK };
+    (status, Json(DiskView::from(disk)))
+}
+
+/// Has a data disk grow; it does so after the answer.
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/resize",
+    operation_id = "resizeDisk", tag = "disks",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path)),
+    request_body = ResizeDiskBody,
+    responses((status = 202, body = DiskView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn resize_disk(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Accepted<DiskView>> {
+    let id = path.id("disk_id")?;
+    let request = ResizeDisk::read(&body, DiskKind::Data)?;
+    let row = ops::disk::resize(&vms, &scope, DiskKind::Data, id, request).await?;
+    Ok(Accepted(DiskView::from(&row)))
 }

@@ -1,9 +1,10 @@
 //! Verbs on root disk volumes and data disks.
 
-use berth_domain::ids::DiskId;
-use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DISKS};
-use berth_domain::vm::{DiskKind, DiskStatus, Status, disk};
-use berth_domain::{Code, Error, Result};
+use berth_domain::ids::{DiskId, VmId};
+use berth_domain::vm::disk::Move;
+use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DATA_DISKS, ResizeDisk};
+use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
+use berth_domain::{Code, Error, Result, Timestamp};
 
 use super::vm::{available, new_disk};
 use super::{vm_not_found, volume_not_found};
@@ -14,6 +15,7 @@ use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota;
 use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::{Vms, store, told};
 
@@ -30,7 +32,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     disk.work_at = Some(now);
-    quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: disk.size_gb, ..Held::default() }, now).await?;
+    quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
     let view = DiskView::from(&disk);
@@ -54,14 +56,45 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
     Ok(tx.commit().await?)
 }
 
-/// Attaches a data disk to a VM that is off; it is there from the next start on.
+/// Records the wish that a disk of a kind be larger. Its VM, where one has it, has it grow.
+pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, request: ResizeDisk) -> Result<DiskRow> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    let before = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
+    disk::on_resize(before.status, before.extent.wanted_gb, request.size_gb)?;
+    let disk_gb = request.size_gb - before.extent.wanted_gb;
+    quota::admit(&mut tx, scope, Held { disk_gb, ..Held::default() }, now).await?;
+    let mut row = before.clone();
+    row.extent = Extent { wanted_gb: request.size_gb, ..before.extent };
+    row.message = Some(format!("growing to {} GiB", request.size_gb));
+    (row.work_at, row.updated_at) = (Some(now), now);
+    store::disk::update(&mut tx, &before, &row).await?;
+    record(&mut tx, scope, &row, "resize").await?;
+    wake_holder(&mut tx, row.vm, now).await?;
+    tx.commit().await?;
+    Ok(row)
+}
+
+/// Has the worker look at the VM that has a disk.
+async fn wake_holder(tx: &mut Tx, holder: Option<VmId>, now: Timestamp) -> Result<()> {
+    let Some(holder) = holder else { return Ok(()) };
+    if let Some(before) = store::vm::load(&mut *tx, holder).await? {
+        let vm = VmRow { work_at: Some(now), updated_at: now, ..before.clone() };
+        store::vm::update(tx, &before, &vm).await?;
+    }
+    tx.signal(Signal::Work("vms"));
+    tx.signal(Signal::Row("vms", holder.0));
+    Ok(())
+}
+
+/// Attaches a data disk to a VM: to one that is off from the next start on, to one that runs after the answer.
 pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
     let vm = store::vm::find_in(&mut tx, scope.into(), request.vm_id).await?.ok_or_else(vm_not_found)?;
     if before.vm == Some(vm.id) {
-        return Ok(before);
+        return if is_leaving(&before) { Err(leaving(&before)) } else { Ok(before) };
     }
     available(&before)?;
     if before.status != DiskStatus::Ready {
@@ -70,42 +103,62 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     if before.region_id != vm.region_id {
         return Err(Error::field("vm_id", "the VM lies in another region"));
     }
-    require_off(vm.status)?;
+    let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
-    if held.len() > 2 * MAX_DISKS {
-        return Err(Error::new(Code::Conflict, format!("A VM has at most {} data disks.", 2 * MAX_DISKS)));
+    if held.len() > MAX_DATA_DISKS {
+        return Err(Error::new(Code::Conflict, format!("A VM has at most {MAX_DATA_DISKS} data disks.")));
     }
     let slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
-    let row = DiskRow { vm: Some(vm.id), slot, updated_at: now, ..before.clone() };
+    let row = DiskRow { vm: Some(vm.id), moving, slot, message: None, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "attach").await?;
-    tx.signal(Signal::Row("vms", vm.id.0));
+    wake_holder(&mut tx, row.vm, now).await?;
     tx.commit().await?;
     Ok(row)
 }
 
-/// Detaches a data disk from a VM that is off.
+/// Detaches a data disk from its VM: at once from one that is off, after the answer from one that runs, if its guest lets
+/// go of the disk.
 pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::disk::find_in(&mut tx, scope.into(), DiskKind::Data, id).await?.ok_or_else(volume_not_found)?;
-    let Some(holder) = before.vm else { return Ok(before) };
-    if let Some(vm) = store::vm::find_in(&mut tx, scope.into(), holder).await? {
-        require_off(vm.status)?;
+    let Some(holder) = before.vm.filter(|_| !is_leaving(&before)) else { return Ok(before) };
+    let vm = store::vm::find_in(&mut tx, scope.into(), holder).await?;
+    let moving = vm.as_ref().map(|vm| moving(vm, Move::Out)).transpose()?.flatten().map(|way| (way, now));
+    let mut row = DiskRow { moving, message: None, updated_at: now, ..before.clone() };
+    if moving.is_none() {
+        row.release(now);
     }
-    let row = DiskRow { vm: None, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "detach").await?;
-    tx.signal(Signal::Row("vms", holder.0));
+    wake_holder(&mut tx, Some(holder), now).await?;
     tx.commit().await?;
     Ok(row)
 }
 
-fn require_off(status: Status) -> Result<()> {
-    if matches!(status, Status::Stopped | Status::Failed) {
-        return Ok(());
+fn is_leaving(disk: &DiskRow) -> bool {
+    matches!(disk.moving, Some((Move::Out, _)))
+}
+
+fn leaving(disk: &DiskRow) -> Error {
+    Error::new(Code::DiskInUse, format!("The disk {} is being detached. Wait until it is, then attach it.", disk.id))
+}
+
+/// What a disk does that comes to a VM or leaves it: nothing where the VM is off, since its machine begins with what it has.
+fn moving(vm: &VmRow, way: Move) -> Result<Option<Move>> {
+    match vm.status {
+        Status::Stopped | Status::Failed => Ok(None),
+        Status::Running if vm.disk_places > 0 => Ok(Some(way)),
+        Status::Running => Err(Error::new(
+            Code::NotSupported,
+            "The VM was started by an older version, which knows no disks that come and go. Restart it, or stop it first.",
+        )),
+        status => Err(Error::new(
+            Code::InvalidStatus,
+            format!("The VM is {status}. Wait until it runs or is stopped, then attach or detach disks."),
+        )),
     }
-    Err(Error::new(Code::InvalidStatus, format!("The VM is {status}. Stop it first, then attach or detach disks.")))
 }
 
 async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, action: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
-use berth_domain::vm::{DiskKind, DiskStatus, DiskType, ImageStatus, Status};
+use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
@@ -286,6 +286,7 @@ fn new_vm(
         stop_reason: None,
         attempts: 0,
         deaths: 0,
+        disk_places: 0,
         machine: Machine { shared_address: found.shared_address, ..machine },
         networks: found.networks.clone(),
         ending: false,
@@ -317,7 +318,7 @@ pub(super) fn new_disk(
         kind: DiskKind::Data,
         name: name.to_owned(),
         disk_type,
-        size_gb,
+        extent: Extent::of(size_gb),
         region_id: region.to_owned(),
         image_id: None,
         login_user: None,
@@ -325,6 +326,7 @@ pub(super) fn new_disk(
         status: DiskStatus::Pending,
         message: None,
         vm: None,
+        moving: None,
         slot: 0,
         created_with: None,
         work_at: None,

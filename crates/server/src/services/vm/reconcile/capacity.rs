@@ -36,7 +36,7 @@ pub(super) async fn room(
     let beside = capacity.memory_mb - withheld_mb(others + all.warm.memory_mb, overcommit.sandbox, overcommit.vm);
     let room = if held.memory_mb + vm.memory_mb > beside { Room::Instead } else { Room::Beside };
     let disks = store::disk::of_vm(tx, vm.id).await?;
-    let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.size_gb).sum();
+    let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb).sum();
     let missing = shortage_of_disk(tx, &vm.region_id, unmade, capacity).await?;
     Ok(missing.map_or(Ok(room), Err))
 }

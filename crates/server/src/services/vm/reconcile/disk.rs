@@ -1,11 +1,11 @@
 //! Makes and removes disks that are not part of a VM's creation.
 
 use berth_domain::ids::{DiskId, Owner, VmId};
-use berth_domain::vm::disk::{DiskStep, next};
+use berth_domain::vm::disk::{DiskStep, Move, next};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{DiskSource, DiskSpec};
+use berth_host::vm::{Aim, DiskSource, DiskSpec};
 
 use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
@@ -14,6 +14,9 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
+
+/// What the owner of a disk is told whose guest does not let go of it.
+const KEPT: &str = "the guest did not let go of the disk, which stays attached; unmount it there, then detach it again";
 
 /// The lives of disks.
 pub struct DiskLife {
@@ -40,7 +43,7 @@ impl Life for DiskLife {
     }
 
     async fn plan(&self, disk: &DiskRow) -> Result<Next<DiskStep>, StepError> {
-        Ok(next(disk.status).map_or(Next::Rest(None), Next::Take))
+        Ok(next(disk.status, disk.grows() && disk.vm.is_none()).map_or(Next::Rest(None), Next::Take))
     }
 
     fn name(step: &DiskStep) -> &'static str {
@@ -51,6 +54,7 @@ impl Life for DiskLife {
         match step {
             DiskStep::Place => self.place(disk).await,
             DiskStep::Make => make(&self.vms, disk).await,
+            DiskStep::Grow => grow(&self.vms, disk.id, None).await,
             DiskStep::Remove => self.remove(disk).await,
         }
     }
@@ -60,7 +64,8 @@ impl Life for DiskLife {
             return Ok(());
         }
         record(&self.vms, disk.id, |now, _| {
-            if now.status == disk.status {
+            // A wish that came in meanwhile wants another look.
+            if (now.status, now.updated_at) == (disk.status, disk.updated_at) {
                 now.work_at = until;
             }
         })
@@ -71,9 +76,9 @@ impl Life for DiskLife {
         record(&self.vms, disk.id, |disk, _| disk.work_at = Some(until)).await
     }
 
-    /// What is to be removed is never given up.
+    /// What is to be removed is never given up, and what is there does not fail.
     async fn give_up(&self, disk: &DiskRow, error: &EngineError) -> Result<bool, StepError> {
-        if disk.status == DiskStatus::Deleting {
+        if matches!(disk.status, DiskStatus::Deleting | DiskStatus::Ready) {
             return Ok(false);
         }
         settle(&self.vms, disk, Some(error.to_string())).await?;
@@ -96,7 +101,7 @@ impl DiskLife {
         let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
             return Ok(());
         };
-        let missing = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await?;
+        let missing = shortage_of_disk(&mut tx, &before.region_id, before.extent.wanted_gb, capacity).await?;
         let mut disk = before.clone();
         disk.status = DiskStatus::Provisioning;
         if let Some(missing) = missing {
@@ -131,12 +136,118 @@ pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<V
 
 /// Makes a disk that has its place, and records it. A failure that will not pass is recorded on the disk, not returned.
 pub(super) async fn make(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
-    let made = vms.engine().make_disk(&DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.size_gb }).await;
+    let made =
+        vms.engine().make_disk(&DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.extent.wanted_gb }).await;
     fault("disk", "make", "done").await?;
     match made {
         Err(error) if !error.is_final() => Err(error.into()),
         made => settle(vms, disk, made.err().map(|error| error.to_string())).await,
     }
+}
+
+/// Has a disk grow to the size that is wanted of it, and records it. What the host has no place for, and what the disk
+/// cannot become, is not wanted any more then, and the disk says why.
+pub(super) async fn grow(vms: &Vms, id: DiskId, of: Option<Aim>) -> Result<(), StepError> {
+    let Some(size_gb) = place_growth(vms, id).await? else { return Ok(()) };
+    fault("disk", "grow", "placed").await?;
+    let grown = vms.engine().grow_disk(id, size_gb, of).await;
+    fault("disk", "grow", "done").await?;
+    let reason = match grown {
+        Err(error) if !error.is_final() => return Err(error.into()),
+        grown => grown.err().map(|error| error.to_string()),
+    };
+    record(vms, id, |disk, now| {
+        disk.extent = if reason.is_none() { disk.extent.grown(size_gb) } else { disk.extent.stunted(size_gb) };
+        rested(disk, reason, now);
+    })
+    .await
+}
+
+/// Hands a disk to its VM's machine, where that runs, and records it. One that it cannot have is released, and says why.
+pub(super) async fn attach(vms: &Vms, id: DiskId, of: Aim) -> Result<(), StepError> {
+    let attached = vms.engine().attach_disk(of, id).await;
+    fault("vm", "attach_disk", "done").await?;
+    let reason = match attached {
+        Err(error) if !error.is_final() => return Err(error.into()),
+        attached => attached.err().map(|error| error.to_string()),
+    };
+    moved(vms, id, Move::In, |disk, now| {
+        disk.moving = None;
+        if reason.is_some() {
+            disk.release(now);
+            disk.message = reason;
+        }
+    })
+    .await
+}
+
+/// Has the guest of a disk's VM let go of it, where that runs, and releases it. One that the guest keeps stays with the VM
+/// after its last chance, and says so.
+pub(super) async fn detach(vms: &Vms, id: DiskId, of: Aim, is_last: bool) -> Result<(), StepError> {
+    let detached = vms.engine().detach_disk(of, id).await;
+    fault("vm", "detach_disk", "done").await?;
+    let reason = match detached {
+        Ok(true) => None,
+        Ok(false) if is_last => Some(KEPT.to_owned()),
+        Ok(false) => return Ok(()),
+        Err(error) if !error.is_final() => return Err(error.into()),
+        Err(error) => Some(error.to_string()),
+    };
+    moved(vms, id, Move::Out, |disk, now| {
+        disk.moving = None;
+        if reason.is_none() {
+            disk.release(now);
+        }
+        disk.message = reason;
+    })
+    .await
+}
+
+/// Records how a disk came or went, unless its owner wants something else by now.
+async fn moved(
+    vms: &Vms,
+    id: DiskId,
+    way: Move,
+    change: impl FnOnce(&mut DiskRow, Timestamp),
+) -> Result<(), StepError> {
+    record(vms, id, |disk, now| {
+        if disk.moving.is_some_and(|(now, _)| now == way) {
+            change(disk, now);
+        }
+    })
+    .await
+}
+
+/// Takes the place on the host that a disk needs to grow, and tells how large it may become; none where it does not grow,
+/// or not by so much.
+async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<i64>, StepError> {
+    let capacity = vms.engine().capacity().await?;
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let found = store::disk::load(&mut tx, id).await?;
+    let Some(before) = found.filter(DiskRow::grows) else { return Ok(None) };
+    let missing = shortage_of_disk(&mut tx, &before.region_id, before.extent.unplaced_gb(), capacity).await?;
+    let mut disk = before.clone();
+    let Some(missing) = missing else {
+        disk.extent = disk.extent.placed();
+        let size_gb = disk.extent.placed_gb;
+        write(&mut tx, &before, disk, now).await?;
+        tx.commit().await?;
+        return Ok(Some(size_gb));
+    };
+    disk.extent = disk.extent.refused();
+    rested(&mut disk, Some(EngineError::NoCapacity(missing).to_string()), now);
+    write(&mut tx, &before, disk, now).await?;
+    tx.commit().await?;
+    Ok(None)
+}
+
+/// Says how a growth ended; a disk that is to grow on is looked at again.
+fn rested(disk: &mut DiskRow, reason: Option<String>, now: Timestamp) {
+    if reason.is_some() || !disk.grows() {
+        disk.message = reason;
+    }
+    disk.work_at = disk.grows().then_some(now);
 }
 
 /// Records that a disk is made, or why it cannot be.
@@ -159,7 +270,7 @@ fn source(disk: &DiskRow) -> Result<DiskSource> {
     }
 }
 
-/// Changes a row; tells of a new status. A disk that is being deleted is not made any more.
+/// Changes a row; tells of what its owner sees another way. A disk that is being deleted is not made any more.
 async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timestamp)) -> Result<(), StepError> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
@@ -177,7 +288,8 @@ async fn record(vms: &Vms, id: DiskId, change: impl FnOnce(&mut DiskRow, Timesta
 }
 
 async fn write(tx: &mut Tx, before: &DiskRow, mut disk: DiskRow, now: Timestamp) -> Result<DiskRow, StepError> {
-    if disk.status != before.status {
+    let shown = |disk: &DiskRow| (disk.status, disk.vm, disk.extent.made_gb, disk.change(), disk.message.clone());
+    if shown(&disk) != shown(before) {
         disk.updated_at = now;
         told::disk(tx, &disk, now).await?;
     }

@@ -11,6 +11,7 @@ use std::slice;
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
+use berth_domain::vm::request::MAX_DATA_DISKS;
 use berth_domain::vm::{DiskKind, InboundPort, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
@@ -86,6 +87,9 @@ impl Life for VmLife {
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
+            Step::GrowDisk(disk) => super::disk::grow(&self.vms, disk, Some(machine)).await,
+            Step::AttachDisk(disk) => super::disk::attach(&self.vms, disk, machine).await,
+            Step::DetachDisk { id, is_last } => super::disk::detach(&self.vms, id, machine, is_last).await,
             Step::Start => self.start(seen).await,
             Step::SetPorts => self.set_ports(seen).await,
             Step::Suspend => self.suspend(seen).await,
@@ -207,7 +211,7 @@ impl VmLife {
             ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
-            disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),
+            disks: seen.disks.iter().map(disk).collect(),
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
             machine,
@@ -302,6 +306,7 @@ impl VmLife {
         let intent = |vm: &mut VmRow| {
             vm.machine.generation = spec.generation;
             vm.machine.host_boot = Some(host);
+            vm.disk_places = i64::try_from(spec.disk_places).unwrap_or_default();
             opens(vm, &spec);
             place(vm, &spec.ports);
             vm.guest_ready &= vm.has_memory;
@@ -373,6 +378,11 @@ impl VmLife {
     }
 }
 
+/// A disk as a plan sees it.
+fn disk(row: &DiskRow) -> Disk {
+    Disk { id: row.id, status: row.status, message: row.message.clone(), grows: row.grows(), moving: row.moving }
+}
+
 /// What a VM's owner is told while a disk of it is made.
 fn making(disk: &DiskRow) -> String {
     let what = if disk.kind == DiskKind::Root { "cloning the root disk" } else { "making the data disk" };
@@ -393,6 +403,7 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<InboundPort>) -> Re
         image_id: vm.image_id.clone(),
         root_disk: vm.root_disk_id,
         data_disks: data.iter().zip(mounts).map(|(d, mount)| DataDisk { id: d.id, mount }).collect(),
+        disk_places: MAX_DATA_DISKS,
         ssh_keys: vm.ssh_keys.clone(),
         user_data: vm.user_data.clone(),
         address,

@@ -3,7 +3,8 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{DiskId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
-use berth_domain::vm::{DiskKind, DiskStatus, DiskType, disk};
+use berth_domain::vm::disk::Move;
+use berth_domain::vm::{DiskChange, DiskKind, DiskStatus, DiskType, Extent, disk};
 
 use super::Tenant;
 use crate::columns;
@@ -30,8 +31,8 @@ pub struct DiskRow {
     pub name: String,
     /// How it is handed to the guest.
     pub disk_type: DiskType,
-    /// Its size, in GiB.
-    pub size_gb: i64,
+    /// How large it is to be, has its place for, and is.
+    pub extent: Extent,
     /// Region.
     pub region_id: String,
     /// The image a root disk was cloned from.
@@ -46,6 +47,8 @@ pub struct DiskRow {
     pub message: Option<String>,
     /// The VM it is attached to or reserved by.
     pub vm: Option<VmId>,
+    /// Whether it comes to the VM's machine or leaves it while that runs, and since when.
+    pub moving: Option<(Move, Timestamp)>,
     /// Its place in the guest.
     pub slot: i64,
     /// The VM it was created with.
@@ -62,6 +65,7 @@ pub struct DiskRow {
 
 impl FromRow for DiskRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
+        let wanted_gb = row.int("size_gb")?;
         Ok(Self {
             id: row.parsed("id")?,
             org: row.parsed("org_id")?,
@@ -69,7 +73,11 @@ impl FromRow for DiskRow {
             kind: row.word("kind", DiskKind::parse)?,
             name: row.text("name")?,
             disk_type: row.word("type", DiskType::parse)?,
-            size_gb: row.int("size_gb")?,
+            extent: Extent {
+                wanted_gb,
+                placed_gb: row.opt_int("placed_gb")?.unwrap_or(wanted_gb),
+                made_gb: row.opt_int("made_gb")?.unwrap_or(wanted_gb),
+            },
             region_id: row.text("region_id")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
@@ -77,6 +85,7 @@ impl FromRow for DiskRow {
             status: row.word("status", DiskStatus::parse)?,
             message: row.opt_text("message")?,
             vm: row.opt_parsed("vm_id")?,
+            moving: moving(row)?,
             slot: row.opt_int("slot")?.unwrap_or_default(),
             created_with: row.opt_parsed("created_with")?,
             work_at: row.opt_time("work_at")?,
@@ -87,12 +96,18 @@ impl FromRow for DiskRow {
     }
 }
 
+fn moving(row: &Row) -> Result<Option<(Move, Timestamp)>, DbError> {
+    Ok(row.opt_word("moving", Move::parse)?.zip(row.opt_time("moving_since")?))
+}
+
 fn columns(disk: &DiskRow) -> Columns {
     columns! {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
-        "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.size_gb, "region_id": &disk.region_id,
+        "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
+        "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
         "image_id": disk.image_id.clone(), "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
+        "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
         "created_with": disk.created_with, "work_at": disk.work_at, "created_at": disk.created_at,
         "updated_at": disk.updated_at, "deleted_at": disk.deleted_at,
     }
@@ -115,6 +130,28 @@ pub async fn update(tx: &mut Tx, before: &DiskRow, after: &DiskRow) -> Result<()
 }
 
 impl DiskRow {
+    /// Whether it is ready, and smaller than it is to be.
+    pub fn grows(&self) -> bool {
+        self.status == DiskStatus::Ready && self.extent.grows()
+    }
+
+    /// Is no VM's any more. What its VM did for it, its own worker goes on with.
+    pub fn release(&mut self, now: Timestamp) {
+        (self.vm, self.moving, self.updated_at) = (None, None, now);
+        if self.grows() {
+            self.work_at = Some(now);
+        }
+    }
+
+    /// What is under way for it, if it is ready.
+    pub fn change(&self) -> Option<DiskChange> {
+        let moving = self.moving.filter(|_| self.status == DiskStatus::Ready).map(|(way, _)| match way {
+            Move::In => DiskChange::Attaching,
+            Move::Out => DiskChange::Detaching,
+        });
+        moving.or_else(|| self.grows().then_some(DiskChange::Growing))
+    }
+
     const fn counted_as(&self) -> Kind {
         match self.kind {
             DiskKind::Root => Kind::RootDisk,
@@ -122,7 +159,7 @@ impl DiskRow {
         }
     }
 
-    /// What is counted of it: its whole size, from when it was made until its owner has it deleted.
+    /// What is counted of it: its whole size, from when it was made so large until its owner has it deleted.
     fn takes(&self) -> Option<Use> {
         (self.status == DiskStatus::Ready && self.deleted_at.is_none()).then(|| Use {
             org: self.org,
@@ -131,7 +168,7 @@ impl DiskRow {
             resource: self.id.0,
             name: self.name.clone(),
             size: None,
-            measure: Measure { bytes: self.size_gb << 30, ..Measure::default() },
+            measure: Measure { bytes: self.extent.made_gb << 30, ..Measure::default() },
             tariff: resource_usage::DISK.to_owned(),
         })
     }
@@ -241,7 +278,7 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
 
 /// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made.
 pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
-    sql("SELECT CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disks \
+    sql("SELECT CAST(COALESCE(SUM(COALESCE(placed_gb, size_gb)), 0) AS BIGINT) AS gb FROM disks \
          WHERE region_id = $1 AND deleted_at IS NULL AND status NOT IN ('pending', 'failed')")
     .bind(region)
     .fetch_one(tx)

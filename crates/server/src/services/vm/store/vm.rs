@@ -106,6 +106,8 @@ pub struct VmRow {
     pub attempts: i64,
     /// How often it died in a row.
     pub deaths: i64,
+    /// For how many data disks its present machine has places.
+    pub disk_places: i64,
     /// Its machine: what that holds, where it is reached, and how often it booted.
     pub machine: Machine,
     /// The networks that it belongs to, in the order in which its owner named them.
@@ -225,6 +227,7 @@ impl FromRow for VmRow {
             stop_reason: row.opt_text("stop_reason")?,
             attempts: row.int("attempts")?,
             deaths: row.int("deaths")?,
+            disk_places: row.int("disk_places")?,
             machine,
             networks: MembershipRow::of(row)?,
             ending: row.flag("ending")?,
@@ -251,6 +254,7 @@ fn columns(vm: &VmRow) -> Columns {
         "delete_root_disk": vm.delete_root_disk, "ssh_keys": json::text(&vm.ssh_keys),
         "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": open_to_json(&vm.applied_ports),
         "ports_pending": vm.ports_pending, "rules": json::text(&vm.rules), "applied_rules": json::text(&vm.applied_rules),
+        "disk_places": vm.disk_places,
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
         "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,

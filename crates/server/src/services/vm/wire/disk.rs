@@ -1,6 +1,7 @@
 //! Root disk volumes and data disks as their owner sees them.
 
 use berth_domain::Timestamp;
+use berth_domain::vm::DiskChange;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -23,7 +24,7 @@ pub struct RootDiskView {
     project_id: String,
     /// Region it lies in.
     region: String,
-    /// Size in GiB.
+    /// Size in GiB; while it grows, what it grows to.
     size_gb: i64,
     /// Image it was cloned from.
     image_id: String,
@@ -34,6 +35,9 @@ pub struct RootDiskView {
     /// Where it stands.
     #[schema(value_type = VolumeStatus)]
     status: &'static str,
+    /// What is under way for it while it is ready.
+    #[schema(value_type = Option<DiskChangeWord>, required = true)]
+    change: Option<&'static str>,
     /// The step under way, or the reason of a failure.
     #[schema(required = true)]
     message: Option<String>,
@@ -63,13 +67,16 @@ pub struct DiskView {
     #[serde(rename = "type")]
     #[schema(value_type = DiskTypeWord)]
     kind: &'static str,
-    /// Size in GiB.
+    /// Size in GiB; while it grows, what it grows to.
     size_gb: i64,
     /// Region it lies in.
     region_id: String,
     /// Where it stands.
     #[schema(value_type = VolumeStatus)]
     status: &'static str,
+    /// What is under way for it while it is ready.
+    #[schema(value_type = Option<DiskChangeWord>, required = true)]
+    change: Option<&'static str>,
     /// The step under way, or the reason of a failure.
     #[schema(required = true)]
     message: Option<String>,
@@ -100,6 +107,16 @@ pub(crate) enum VolumeStatus {
     Deleting,
 }
 
+/// What is under way for a disk.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a word of the wire")]
+pub(crate) enum DiskChangeWord {
+    Growing,
+    Attaching,
+    Detaching,
+}
+
 impl From<&DiskRow> for RootDiskView {
     fn from(disk: &DiskRow) -> Self {
         Self {
@@ -108,11 +125,12 @@ impl From<&DiskRow> for RootDiskView {
             org_id: disk.org.to_string(),
             project_id: disk.project.to_string(),
             region: disk.region_id.clone(),
-            size_gb: disk.size_gb,
+            size_gb: disk.extent.wanted_gb,
             image_id: disk.image_id.clone().unwrap_or_default(),
             volume_mode: disk.disk_type.as_str(),
             plan_id: disk.plan_id.clone().unwrap_or_default(),
             status: disk.status.as_str(),
+            change: disk.change().map(DiskChange::as_str),
             message: disk.message.clone(),
             is_attached: disk.vm.is_some(),
             vm_id: disk.vm.map(|id| id.to_string()),
@@ -128,9 +146,10 @@ impl From<&DiskRow> for DiskView {
             id: disk.id.to_string(),
             name: disk.name.clone(),
             kind: disk.disk_type.as_str(),
-            size_gb: disk.size_gb,
+            size_gb: disk.extent.wanted_gb,
             region_id: disk.region_id.clone(),
             status: disk.status.as_str(),
+            change: disk.change().map(DiskChange::as_str),
             message: disk.message.clone(),
             is_attached: disk.vm.is_some(),
             vm_id: disk.vm.map(|id| id.to_string()),

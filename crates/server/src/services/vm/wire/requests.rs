@@ -152,3 +152,21 @@ pub struct AttachBody {
     #[schema(value_type = uuid::Uuid)]
     vm_id: String,
 }
+
+/// The size that a data disk is to have.
+#[derive(ToSchema)]
+#[schema(as = ResizeDiskRequest)]
+pub struct ResizeDiskBody {
+    /// In GiB; larger than it is.
+    #[schema(minimum = 10, maximum = 2048)]
+    size_gb: i64,
+}
+
+/// The size that a root disk volume is to have.
+#[derive(ToSchema)]
+#[schema(as = ResizeRootDiskRequest)]
+pub struct ResizeRootDiskBody {
+    /// In GiB; larger than it is.
+    #[schema(minimum = 20, maximum = 2048)]
+    size_gb: i64,
+}

@@ -94,7 +94,7 @@ pub struct AttachedDiskView {
     #[serde(rename = "type")]
     #[schema(value_type = DiskTypeWord)]
     kind: &'static str,
-    /// Size in GiB.
+    /// Size in GiB; while it grows, what it grows to.
     size_gb: i64,
     /// Where a data disk's file system is mounted in the guest: `/mnt/<name>`, with a number behind it where another
     /// disk of the VM has the same name.
@@ -237,7 +237,7 @@ impl AttachedDiskView {
             id: disk.id.to_string(),
             name: disk.name.clone(),
             kind: disk.disk_type.as_str(),
-            size_gb: disk.size_gb,
+            size_gb: disk.extent.wanted_gb,
             mount_path,
         }
     }

@@ -125,12 +125,13 @@ impl VmLife {
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut vm = before.clone();
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {
-            let mut released = DiskRow { vm: None, updated_at: now, ..disk.clone() };
+            let mut released = disk.clone();
+            released.release(now);
             if goes_with(&vm, &disk) {
                 released.status = DiskStatus::Deleting;
                 released.work_at = Some(now);
-                tx.signal(Signal::Work("disks"));
             }
+            tx.signal(Signal::Work("disks"));
             store::disk::update(&mut tx, &disk, &released).await?;
             told::disk(&mut tx, &released, now).await?;
         }

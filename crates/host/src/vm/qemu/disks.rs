@@ -1,0 +1,69 @@
+//! Disks as files, and as drives of machines.
+
+use std::path::PathBuf;
+
+use berth_domain::ids::{DiskId, MachineId};
+use berth_qemu::image::Manifest;
+use berth_qemu::machine::{self, Drive};
+
+use super::{QemuEngine, gib};
+use crate::Result;
+use crate::error::qemu_failed;
+
+impl QemuEngine {
+    /// Where disks lie.
+    pub(super) fn disks(&self) -> PathBuf {
+        self.settings.host.data.join("disks")
+    }
+
+    /// The file of a root or data disk.
+    pub(super) fn disk_file(&self, id: DiskId, is_root: bool) -> PathBuf {
+        self.disks().join(format!("{id}.{}", if is_root { "qcow2" } else { "raw" }))
+    }
+
+    /// A root disk, cloned from an image in a folder.
+    pub(super) fn root_drive(&self, id: DiskId, base: PathBuf) -> Drive {
+        Drive { path: self.disk_file(id, true), format: "qcow2", base: Some(base), serial: id.serial() }
+    }
+
+    /// A data disk.
+    pub(super) fn data_drive(&self, id: DiskId) -> Drive {
+        Drive { path: self.disk_file(id, false), format: "raw", base: None, serial: id.serial() }
+    }
+
+    /// Has a disk grow, by the machine that has it where that runs.
+    pub(super) async fn grow(&self, id: DiskId, size_gb: i64, of: Option<MachineId>) -> Result<()> {
+        if let Some(of) = of {
+            let dir = self.machine(of);
+            let runs = machine::find(&dir, of.0).is_some();
+            if runs && machine::grow(&dir, of.0, &id.serial(), gib(size_gb)).await.map_err(qemu_failed)? {
+                return Ok(());
+            }
+        }
+        let drive = if self.disk_file(id, true).exists() {
+            let base = self.base_of(id)?;
+            let manifest = Manifest::load(&base).map_err(qemu_failed)?;
+            self.root_drive(id, base.join(manifest.disk))
+        } else {
+            self.data_drive(id)
+        };
+        machine::grow_file(&drive, gib(size_gb)).await.map_err(qemu_failed)
+    }
+    /// Hands a data disk to a machine, where that runs.
+    pub(super) async fn plug(&self, machine: MachineId, disk: DiskId) -> Result<()> {
+        let dir = self.machine(machine);
+        if machine::find(&dir, machine.0).is_none() {
+            return Ok(());
+        }
+        machine::attach(&dir, machine.0, &self.data_drive(disk)).await.map_err(qemu_failed)
+    }
+
+    /// Takes a data disk from a machine, where that runs; whether it is gone.
+    pub(super) async fn unplug(&self, machine: MachineId, disk: DiskId) -> Result<bool> {
+        let dir = self.machine(machine);
+        if machine::find(&dir, machine.0).is_none() {
+            return Ok(true);
+        }
+        machine::detach(&dir, &disk.serial()).await.map_err(qemu_failed)
+    }
+}
