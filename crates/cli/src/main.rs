@@ -17,6 +17,7 @@ mod id;
 mod keyboard;
 mod line;
 mod output;
+mod own_key;
 mod page;
 mod pairs;
 mod pick;

@@ -39,6 +39,7 @@ mod sandbox;
 mod session;
 mod snapshot;
 mod speech;
+mod ssh_key;
 mod template;
 mod tokens;
 mod transport;
@@ -78,6 +79,7 @@ pub use sandbox::{
 pub use session::Session;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use speech::Speech;
+pub use ssh_key::{NewSshKey, SshKey};
 pub use template::{BuildEvent, CreateTemplate, Template, Upload};
 pub use tokens::Tokens;
 pub use transport::{Client, List, Page, Pagination, ProjectClient};

@@ -138,6 +138,9 @@ pub struct CreateVm {
     pub network_ids: Vec<String>,
     /// Keys of the login user.
     pub ssh_keys: Vec<String>,
+    /// Stored keys of the login user, by their ids.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ssh_key_ids: Vec<String>,
     /// Ports to open.
     pub exposed_ports: Vec<Port>,
     /// Whether deleting the VM deletes a root disk that was made for it.

@@ -7,9 +7,10 @@ use super::disk::{DiskType, size};
 use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
-use crate::ids::{DiskId, NetworkId, VmId};
+use crate::ids::{DiskId, NetworkId, SshKeyId, VmId};
 use crate::names::Name;
 use crate::network;
+use crate::ssh_key::public_key;
 
 /// Most data disks attached, and most created, with one VM.
 pub const MAX_DISKS: usize = 4;
@@ -60,6 +61,8 @@ pub struct CreateVm {
     pub network_ids: Vec<NetworkId>,
     /// Public keys of the login user.
     pub ssh_keys: Vec<String>,
+    /// Stored keys of the caller or the project, for the login user, too.
+    pub ssh_key_ids: Vec<SshKeyId>,
     /// Inbound ports besides 22.
     pub exposed_ports: Vec<ExposedPort>,
     /// Whether deletion removes a root disk that was created with the VM.
@@ -118,8 +121,7 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
     let root_disk = read_root_disk(f);
     let (attached_disks, create_disks) = read_data_disks(f);
     let network_ids = network::read_ids(f).unwrap_or_default();
-    let ssh_keys = f.list("ssh_keys", MAX_KEYS, ssh_key).unwrap_or_default();
-    unique(f, "ssh_keys", &ssh_keys);
+    let (ssh_keys, ssh_key_ids) = read_keys(f);
     let exposed_ports = read_ports(f).unwrap_or_default();
     let delete_root_disk = f.optional("delete_root_disk", boolean).unwrap_or(false);
     let user_data = f.optional("user_data", user_data);
@@ -136,6 +138,7 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
         create_disks,
         network_ids,
         ssh_keys,
+        ssh_key_ids,
         exposed_ports,
         delete_root_disk,
         user_data,
@@ -172,6 +175,18 @@ fn read_data_disks(f: &mut Fields<'_>) -> (Vec<DiskId>, Vec<NewDisk>) {
         Some((attached, created))
     })
     .unwrap_or_default()
+}
+
+/// Keys as such, and stored ones; together at most [`MAX_KEYS`].
+fn read_keys(f: &mut Fields<'_>) -> (Vec<String>, Vec<SshKeyId>) {
+    let keys = f.list("ssh_keys", MAX_KEYS, public_key).unwrap_or_default();
+    unique(f, "ssh_keys", &keys);
+    let ids = f.list("ssh_key_ids", MAX_KEYS, id).unwrap_or_default();
+    unique(f, "ssh_key_ids", &ids);
+    if keys.len() + ids.len() > MAX_KEYS {
+        f.fail("ssh_key_ids", format!("must have at most {MAX_KEYS} items together with ssh_keys"));
+    }
+    (keys, ids)
 }
 
 fn read_new_disk(f: &mut Fields<'_>) -> Option<NewDisk> {
@@ -314,36 +329,6 @@ fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {
             Ok((key.clone(), value.to_owned()))
         })
         .collect()
-}
-
-/// Rule: `^(ssh-rsa|ssh-ed25519)\s+[A-Za-z0-9+/]+[=]{0,2}(\s+.*)?$`, 50 to 2000 characters, one line.
-pub fn ssh_key(value: &Value) -> Parsed<String> {
-    let key = text(value)?;
-    if !(50..=2000).contains(&key.chars().count()) {
-        return Err("must have 50 to 2000 characters".into());
-    }
-    if key.chars().any(is_line_break) {
-        return Err("must be one line".into());
-    }
-    let rest = key.strip_prefix("ssh-rsa").or_else(|| key.strip_prefix("ssh-ed25519"));
-    if rest.is_some_and(is_key_body) {
-        Ok(key.to_owned())
-    } else {
-        Err("must look like 'ssh-ed25519 AAAA… comment' or 'ssh-rsa AAAA… comment'".into())
-    }
-}
-
-/// White space, base64, at most two `=`, then nothing or white space and a comment.
-fn is_key_body(rest: &str) -> bool {
-    let blob = rest.trim_start_matches(char::is_whitespace);
-    let after = blob.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/');
-    let tail = after.strip_prefix("==").or_else(|| after.strip_prefix('=')).unwrap_or(after);
-    blob.len() < rest.len() && after.len() < blob.len() && (tail.is_empty() || tail.starts_with(char::is_whitespace))
-}
-
-/// CR, LF, VT, FF, NEL, and the two Unicode separators.
-const fn is_line_break(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
 fn unique<T: Eq + std::hash::Hash>(f: &mut Fields<'_>, name: &str, items: &[T]) {

@@ -96,6 +96,18 @@ fn keys_on_both_sides() {
     ok(&set("ssh_keys", keys(10)));
     bad(&set("ssh_keys", keys(11)), "ssh_keys");
     bad(&set("ssh_keys", json!([key(1), key(1)])), "ssh_keys");
+    let id = |n: usize| format!("01900000-0000-7000-8000-{n:012}");
+    let with_ids = |keys_of: usize, ids: usize| {
+        let mut body = set("ssh_keys", keys(keys_of));
+        body["ssh_key_ids"] = (0..ids).map(id).collect();
+        body
+    };
+    ok(&with_ids(0, 10));
+    bad(&with_ids(0, 11), "ssh_key_ids");
+    ok(&with_ids(4, 6));
+    bad(&with_ids(4, 7), "ssh_key_ids");
+    bad(&set("ssh_key_ids", json!([id(1), id(1)])), "ssh_key_ids");
+    bad(&set("ssh_key_ids", json!(["laptop"])), "ssh_key_ids[0]");
     let sized = |n: usize| format!("ssh-rsa {}", "A".repeat(n - 8));
     for (n, good) in [(49, false), (50, true), (2000, true), (2001, false)] {
         let body = set("ssh_keys", json!([sized(n)]));
@@ -113,7 +125,7 @@ fn key_shapes() {
         format!("ssh-ed25519\u{a0}{blob} ünïcode"),
         format!("ssh-rsa {blob} "),
     ] {
-        assert!(ssh_key(&json!(good)).is_ok(), "{good:?}");
+        assert!(public_key(&json!(good)).is_ok(), "{good:?}");
     }
     for bad in [
         format!("ssh-dss {blob}"),
@@ -127,7 +139,7 @@ fn key_shapes() {
         format!("ssh-ed25519 {blob} a\u{85}b"),
         format!("ssh-ed25519\u{b}{blob}"),
     ] {
-        assert!(ssh_key(&json!(bad)).is_err(), "{bad:?}");
+        assert!(public_key(&json!(bad)).is_err(), "{bad:?}");
     }
 }
 

@@ -3,6 +3,7 @@
 //! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`, and
 //! through the questions below, which the composition root connects.
 
+mod chosen_key;
 pub mod gateway;
 pub mod host;
 pub mod identity;
@@ -12,6 +13,7 @@ mod owner;
 pub mod project;
 pub mod quota;
 pub mod sandbox;
+pub mod ssh_key;
 pub mod suspension;
 pub mod vm;
 

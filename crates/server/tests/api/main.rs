@@ -37,6 +37,7 @@ mod sandbox_walk;
 mod scale;
 mod secret;
 mod slow;
+mod ssh_key;
 mod standing;
 mod stranger;
 mod strict;

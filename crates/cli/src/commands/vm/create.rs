@@ -8,13 +8,13 @@ use clap::Args;
 
 use super::find::tell_shared;
 use super::show;
-use crate::commands::{disk, network};
+use crate::commands::{disk, network, ssh_key};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::pairs::pairs;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
-use crate::{credentials, progress, size};
+use crate::{own_key, progress, size};
 
 /// Seconds to wait for a new VM: an image may be cloned first.
 const LONGEST: u64 = 600;
@@ -32,6 +32,7 @@ pub const WORDS: Words = &[
     ("data_disks.attached_disks", "--attach"),
     ("network_ids", "--network"),
     ("ssh_keys", "--ssh-key"),
+    ("ssh_key_ids", "--ssh-key"),
     ("exposed_ports", "--port"),
     ("user_data", "--user-data"),
     ("labels", "--label"),
@@ -71,8 +72,9 @@ pub struct CreateArgs {
     /// Network of the project that it belongs to, by name or id, repeated: berth network list
     #[arg(long = "network", value_name = "NETWORK")]
     networks: Vec<String>,
-    /// File with a public key for the login user, repeated; by default yours, or one that berth makes for you
-    #[arg(long = "ssh-key", value_name = "FILE")]
+    /// Public key for the login user, repeated: a file, or the name of a stored key (berth ssh-key list); by default your
+    /// file, or one that berth makes for you
+    #[arg(long = "ssh-key", value_name = "NAME|FILE")]
     ssh_keys: Vec<PathBuf>,
     /// No key: nobody can log in over SSH
     #[arg(long, conflicts_with = "ssh_keys")]
@@ -101,7 +103,7 @@ pub struct CreateArgs {
 
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let waiting = args.waiting;
-    let request = request(project, args).await?;
+    let request = request(context, project, args).await?;
     let vm = project.create_vm(&request).await.map_err(|error| retold(error, WORDS))?;
     tell_shared(context, project, &vm.name).await;
     let vm = if waiting.wanted(false) {
@@ -110,13 +112,13 @@ pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs
         vm
     };
     show::one(context, &vm)?;
-    if context.look.is_for_people() && !request.ssh_keys.is_empty() {
+    if context.look.is_for_people() && !(request.ssh_keys.is_empty() && request.ssh_key_ids.is_empty()) {
         eprintln!("\nLog in: berth vm ssh {}", vm.name);
     }
     Ok(())
 }
 
-async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {
+async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {
     let user_data = args.user_data.as_deref().map(read).transpose()?;
     let root_disk = match &args.root_disk {
         Some(disk) => {
@@ -137,10 +139,18 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
         attached.push(DiskId { disk_id: disk::find_data(project, disk).await?.id });
     }
     let network_ids = network::ids(project, &args.networks).await?;
+    let (ssh_keys, ssh_key_ids) = if args.no_ssh_key {
+        (Vec::new(), Vec::new())
+    } else if args.ssh_keys.is_empty() {
+        (vec![own_key::read(&own_key::public()?)?], Vec::new())
+    } else {
+        ssh_key::chosen(context, project, &args.ssh_keys).await?
+    };
     let created = args.data.iter().map(|text| data_disk(text)).collect::<Result<Vec<_>>>()?;
     let some = !attached.is_empty() || !created.is_empty();
     Ok(CreateVm {
-        ssh_keys: if args.no_ssh_key { Vec::new() } else { keys(&args.ssh_keys)? },
+        ssh_keys,
+        ssh_key_ids,
         name: args.name,
         region_id: args.region,
         vm_config_id: args.size,
@@ -181,35 +191,6 @@ pub fn ports(texts: &[String]) -> Result<Vec<Port>> {
 
 fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
-}
-
-/// The keys of the files, or the person's own; else makes one and keeps it beside the sign-in.
-fn keys(files: &[PathBuf]) -> Result<Vec<String>> {
-    if !files.is_empty() {
-        return files.iter().map(|file| Ok(read(file)?.trim().to_owned())).collect();
-    }
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let own = ["id_ed25519.pub", "id_rsa.pub"].map(|name| home.join(".ssh").join(name));
-    let file = own.into_iter().find(|file| file.is_file()).map_or_else(made_key, Ok)?;
-    Ok(vec![read(&file)?.trim().to_owned()])
-}
-
-/// The private key that Berth made, if any.
-pub fn private_key() -> Result<Option<PathBuf>> {
-    Ok(Some(credentials::folder()?.join("id_ed25519")).filter(|file| file.is_file()))
-}
-
-fn made_key() -> Result<PathBuf> {
-    let file = credentials::folder()?.join("id_ed25519");
-    let public = file.with_extension("pub");
-    if !public.is_file() {
-        let mut command = std::process::Command::new("ssh-keygen");
-        command.args(["-q", "-t", "ed25519", "-N", "", "-C", "berth", "-f"]).arg(&file);
-        let made = command.status().context("ssh-keygen is missing; install openssh-client, or use --no-ssh-key")?;
-        anyhow::ensure!(made.success(), "no key could be made; make one: ssh-keygen -t ed25519");
-        eprintln!("You have no SSH key; one was made: {}", file.display());
-    }
-    Ok(public)
 }
 
 #[cfg(test)]

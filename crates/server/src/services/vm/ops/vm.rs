@@ -27,7 +27,7 @@ use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
 use crate::services::vm::wire::vm::VmView;
 use crate::services::vm::{Vms, told};
-use crate::services::{membership, quota};
+use crate::services::{chosen_key, membership, quota};
 
 /// Records the wish for a VM.
 pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
@@ -58,11 +58,12 @@ struct Resolved {
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
     networks: Vec<MembershipRow>,
+    ssh_keys: Vec<String>,
     shared_address: Option<IpAddr>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
-/// disks, networks; conflicts come last.
+/// disks, networks, SSH keys; conflicts come last.
 async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: Timestamp) -> Result<Resolved> {
     let (vcpu, memory_mb) = check_catalog(vms, request)?;
     let tenant = Tenant::from(scope);
@@ -90,13 +91,14 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         attached.push(reference(tx, tenant, *id, DiskKind::Data, &request.region_id, field).await?);
     }
     let networks = membership::references(tx, tenant, &request.network_ids).await?;
+    let ssh_keys = chosen_key::with_chosen(tx, scope, &request.ssh_keys, &request.ssh_key_ids).await?;
     for disk in root.iter().chain(&attached) {
         available(disk)?;
     }
     let networks = membership::of_one(tx, &networks).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
     let shared_address = vms.shared().map(|shared| shared.address);
-    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks, shared_address })
+    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks, ssh_keys, shared_address })
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -265,7 +267,7 @@ fn new_vm(
         root_disk_id,
         root_disk_created,
         delete_root_disk: request.delete_root_disk,
-        ssh_keys: request.ssh_keys.clone(),
+        ssh_keys: found.ssh_keys.clone(),
         exposed_ports: request.exposed_ports.clone(),
         applied_ports: Vec::new(),
         ports_pending: false,

@@ -31,6 +31,9 @@ pub struct CreateVmBody {
     /// Installed for the image's login user.
     #[schema(value_type = Option<Vec<SshKey>>, max_items = 10)]
     ssh_keys: Option<Vec<String>>,
+    /// Stored keys of the caller or of the project, copied for the login user beside `ssh_keys`: together at most 10.
+    #[schema(max_items = 10)]
+    ssh_key_ids: Option<Vec<uuid::Uuid>>,
     #[schema(max_items = 10)]
     exposed_ports: Option<Vec<PortBody>>,
     #[schema(default = false)]
