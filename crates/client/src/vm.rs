@@ -154,6 +154,9 @@ pub struct CreateVm {
     /// `never`, `on-failure` or `always`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<String>,
+    /// 1 to 20 of them; [`ProjectClient::create_vms`] sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
 }
 
 /// The source of a root disk: exactly one of the two.
@@ -277,6 +280,17 @@ impl ProjectClient {
     /// Creates a VM; the work goes on after the answer.
     pub async fn create_vm(&self, request: &CreateVm) -> Result<Vm> {
         self.client.post(&format!("{}/vms", self.path), Some(request)).await
+    }
+
+    /// Creates several VMs, all or none; their names have a number behind them.
+    pub async fn create_vms(&self, request: &CreateVm, count: u32) -> Result<Vec<Vm>> {
+        #[derive(Deserialize)]
+        struct Made {
+            data: Vec<Vm>,
+        }
+        let request = CreateVm { count: Some(count), ..request.clone() };
+        let made: Made = self.client.post(&format!("{}/vms", self.path), Some(&request)).await?;
+        Ok(made.data)
     }
 
     /// Changes a VM.

@@ -49,6 +49,20 @@ async fn a_verb_on_several_finds_all_before_it_touches_one() {
     here.platform.engine.allow("make_disk");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn several_are_made_with_one_command() {
+    let here = Here::start().await;
+    let line = ["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "tiny", "--wait", "--count"];
+    let made = berth(&here, &[&line[..], &["3", "--no-headers"]].concat()).await;
+    let lines: Vec<_> =
+        out(&made).lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines, ["web-1 running", "web-2 running", "web-3 running"], "{made:?}");
+    let refused = berth(&here, &[&line[..], &["21"]].concat()).await;
+    assert!(refused.status.code() == Some(2) && err(&refused).contains("--count must be"), "{refused:?}");
+    let both = berth(&here, &[&line[..], &["2", "--attach", "d"]].concat()).await;
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
 fn transient() -> EngineError {
     EngineError::Transient("not now".into())
 }

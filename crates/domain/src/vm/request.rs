@@ -35,6 +35,8 @@ const USER_DATA: [&str; 8] = [
 const MIME_HEADERS: usize = 4096;
 const UNKNOWN_USER_DATA: &str =
     "must begin with '#!' (a script), '#cloud-config' or another head that cloud-init knows";
+/// Bounds of `count`: VMs of one request.
+pub const COUNT: (i64, i64) = (1, 20);
 /// Most labels of a VM.
 pub const MAX_LABELS: usize = 64;
 
@@ -73,6 +75,26 @@ pub struct CreateVm {
     pub labels: BTreeMap<String, String>,
     /// (ext) What happens when the machine dies.
     pub restart_policy: RestartPolicy,
+    /// (ext) How many are made, where the request says so.
+    pub count: Option<i64>,
+}
+
+impl CreateVm {
+    /// The names of the VMs: the one that was given, with a number behind it where several are made.
+    pub fn names(&self) -> Parsed<Vec<Name>> {
+        let count = self.count.unwrap_or(1);
+        (1..=count).map(|number| numbered(&self.name, number, count)).collect()
+    }
+}
+
+/// The name of one of several.
+fn numbered(name: &Name, number: i64, of: i64) -> Parsed<Name> {
+    if of == 1 {
+        return Ok(name.clone());
+    }
+    let longest = Name::MAX - 1 - of.to_string().len();
+    Name::parse(&format!("{}-{number}", name.as_str()))
+        .map_err(|_| format!("must have at most {longest} characters, because a number is put behind it"))
 }
 
 /// Where a root disk comes from.
@@ -108,6 +130,9 @@ impl TryFrom<&Value> for CreateVm {
     fn try_from(body: &Value) -> Result<Self> {
         let mut f = Fields::of(body);
         let request = read_create(&mut f);
+        if let Some(Err(rule)) = request.as_ref().map(CreateVm::names) {
+            f.fail("name", rule);
+        }
         f.finish(request)
     }
 }
@@ -127,6 +152,8 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
     let user_data = f.optional("user_data", user_data);
     let labels = f.optional("labels", labels).unwrap_or_default();
     let restart_policy = f.optional("restart_policy", restart_policy);
+    let has_existing = matches!(root_disk, Some(RootDisk::Attach(_))) || !attached_disks.is_empty();
+    let count = read_count(f, has_existing);
     Some(CreateVm {
         name: name?,
         region_id: region_id?,
@@ -144,7 +171,17 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
         user_data,
         labels,
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Never),
+        count,
     })
+}
+
+/// How many VMs are made; only one where a disk that exists is to be attached.
+fn read_count(f: &mut Fields<'_>, has_existing_disk: bool) -> Option<i64> {
+    let count = f.optional("count", integer(COUNT.0, COUNT.1))?;
+    if count > 1 && has_existing_disk {
+        f.fail("count", "must be 1 where an existing disk is attached: a disk belongs to one VM");
+    }
+    Some(count)
 }
 
 fn read_root_disk(f: &mut Fields<'_>) -> Option<RootDisk> {

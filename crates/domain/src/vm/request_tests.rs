@@ -60,6 +60,37 @@ fn root_disk_has_exactly_one_member() {
 }
 
 #[test]
+fn several_have_numbers_and_no_disk_that_exists() {
+    let names = |name: &str, count: i64| {
+        let mut body = set("count", json!(count));
+        body["name"] = json!(name);
+        let names = CreateVm::try_from(&body).map(|request| request.names());
+        names.map(|names| names.unwrap().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(names("web", 1).unwrap(), ["web"]);
+    assert_eq!(names("web", 3).unwrap(), ["web-1", "web-2", "web-3"]);
+    assert_eq!(names("web", 20).unwrap().last().map(String::as_str), Some("web-20"));
+    for count in [0, -1, 21] {
+        bad(&set("count", json!(count)), "count");
+    }
+    // Room for a hyphen and the longest number.
+    let (fits, long) = ("a".repeat(17), "a".repeat(18));
+    assert!(names(&fits, 20).is_ok() && names(&long, 20).is_err());
+    assert!(names(&long, 9).is_ok() && names(&"a".repeat(19), 9).is_err() && names(&"a".repeat(20), 1).is_ok());
+    let error = names(&long, 20).unwrap_err();
+    assert_eq!((error.details[0].field.as_str(), error.details.len()), ("name", 1));
+    let root = json!({"attach_disk_request": {"disk_id": DISK}});
+    let data = json!({"attached_disks": [{"disk_id": DISK}]});
+    for (field, disk) in [("root_disk", root), ("data_disks", data)] {
+        for (count, good) in [(1, true), (2, false)] {
+            let mut body = set(field, disk.clone());
+            body["count"] = json!(count);
+            if good { ok(&body) } else { bad(&body, "count") }
+        }
+    }
+}
+
+#[test]
 fn four_attached_and_four_created() {
     let created: Vec<_> =
         (0..5).map(|n| json!({"name": format!("d{n}"), "type": "filesystem", "size_gb": 10})).collect();

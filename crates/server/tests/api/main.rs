@@ -9,6 +9,7 @@ mod audit;
 mod authority;
 mod capacity;
 mod client_address;
+mod count;
 mod disk;
 mod edge;
 mod envelope;

@@ -157,6 +157,9 @@ async fn answers_to_changes_have_the_promised_shape() {
     check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"labels": {"a": "b"}}))).await;
     check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"name": 1}))).await;
     check(&document, caller, "post", "/vms", Some(json!({}))).await;
+    let mut several = vm("several");
+    several["count"] = json!(2);
+    check(&document, caller, "post", "/vms", Some(several)).await;
     let disk = json!({"name": "e", "type": "block", "size_gb": 10, "region_id": "local"});
     check(&document, caller, "post", "/disks", Some(disk)).await;
     for body in [json!({"name": "lan"}), json!({"name": "lan"}), json!({"name": 1})] {

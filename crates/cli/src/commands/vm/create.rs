@@ -39,6 +39,7 @@ pub const WORDS: Words = &[
     ("restart_policy", "--restart-policy"),
     ("region_id", "--region"),
     ("plan_id", "--plan"),
+    ("count", "--count"),
 ];
 
 #[derive(Args)]
@@ -97,22 +98,33 @@ pub struct CreateArgs {
     /// Plan
     #[arg(long, default_value = "on-demand")]
     plan: String,
+    /// So many VMs, 1 to 20, all or none; several are called NAME-1, NAME-2, …
+    #[arg(long, short = 'n', conflicts_with_all = ["root_disk", "attach"])]
+    count: Option<u32>,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
-    let waiting = args.waiting;
+    let (waiting, count) = (args.waiting, args.count);
     let request = request(context, project, args).await?;
-    let vm = project.create_vm(&request).await.map_err(|error| retold(error, WORDS))?;
-    tell_shared(context, project, &vm.name).await;
-    let vm = if waiting.wanted(false) {
-        progress::wait(project, &vm.id, "running", waiting.longest(LONGEST), context.is_quiet()).await?
-    } else {
-        vm
+    let made = match count {
+        Some(count) => project.create_vms(&request, count).await,
+        None => project.create_vm(&request).await.map(|vm| vec![vm]),
     };
-    show::one(context, &vm)?;
-    if context.look.is_for_people() && !(request.ssh_keys.is_empty() && request.ssh_key_ids.is_empty()) {
+    let mut vms = made.map_err(|error| retold(error, WORDS))?;
+    for vm in &mut vms {
+        tell_shared(context, project, &vm.name).await;
+        if waiting.wanted(false) {
+            *vm = progress::wait(project, &vm.id, "running", waiting.longest(LONGEST), context.is_quiet()).await?;
+        }
+    }
+    match vms.as_slice() {
+        [vm] if count.is_none() => show::one(context, vm)?,
+        vms => show::several(context, vms)?,
+    }
+    let has_key = !(request.ssh_keys.is_empty() && request.ssh_key_ids.is_empty());
+    if let Some(vm) = vms.first().filter(|_| has_key && context.look.is_for_people()) {
         eprintln!("\nLog in: berth vm ssh {}", vm.name);
     }
     Ok(())
@@ -164,6 +176,7 @@ async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -
         user_data,
         labels: pairs(&args.labels, "label")?,
         restart_policy: args.restart_policy,
+        count: None,
     })
 }
 

@@ -12,6 +12,11 @@ pub fn list(context: &Context, vms: &List<Vm>) -> Result<()> {
     output::list(context.look, vms, table)
 }
 
+/// VMs that were made with one command.
+pub fn several(context: &Context, vms: &[Vm]) -> Result<()> {
+    output::rows(context.look, &vms, |vms| table(vms))
+}
+
 fn table(vms: &[Vm]) -> Table {
     let rows = vms.iter().map(|vm| {
         let size = vm.vm_config_id.clone();

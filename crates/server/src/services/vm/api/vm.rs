@@ -24,7 +24,7 @@ use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
 use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
-use crate::services::vm::wire::vm::{OperationView, VmStatus, VmView};
+use crate::services::vm::wire::vm::{MadeView, OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
 
 /// VMs of a project, newest first.
@@ -60,12 +60,12 @@ fn truth(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "must be true or false".into())
 }
 
-/// Creates a VM; it is made after the answer.
+/// Creates a VM, or several with `count`; they are made after the answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "createVM", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path),
         KeyParam),
     request_body = CreateVmBody,
-    responses((status = 201, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    responses((status = 201, body = MadeView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody),
         (status = 503, body = ErrorBody)),
@@ -75,7 +75,7 @@ pub(super) async fn create_vm(
     Editor(scope, ..): Editor<Vms>,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Outcome<VmView>> {
+) -> Reply<Outcome<MadeView>> {
     let request = CreateVm::try_from(&body)?;
     let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::vm::create(&vms, &scope, request, key).await?)

@@ -25,29 +25,42 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
-use crate::services::vm::wire::vm::VmView;
+use crate::services::vm::wire::vm::{MadeView, VmView};
 use crate::services::vm::{Vms, told};
 use crate::services::{chosen_key, membership, quota};
 
-/// Records the wish for a VM.
-pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
+/// Records the wish for a VM, or for several: all of them or none.
+pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<MadeView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    let plan = check(vms, &mut tx, scope, &request, now).await?;
-    let made = write(&mut tx, scope, request, plan, now).await?;
-    let subject = made.vm.id.to_string();
-    let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
-    Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(&mut tx, now).await?;
-    event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
-    store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.actor(), now).await?;
-    let view = VmView::new(&made.vm, &made.disks);
-    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
+    let mut plan = check(vms, &mut tx, scope, &request, now).await?;
+    let mut places = std::mem::take(&mut plan.places).into_iter();
+    let mut views = Vec::new();
+    for name in request.names().map_err(Error::internal)? {
+        let networks = places.next().unwrap_or_default();
+        let made = write(&mut tx, scope, (&request, name.as_str()), (&plan, networks), now).await?;
+        created(&mut tx, scope, &made.vm, now).await?;
+        views.push(VmView::new(&made.vm, &made.disks));
+    }
+    let location = views.first().map(|view| view.location(scope)).unwrap_or_default();
+    let view = MadeView::of(views, request.count.is_some()).ok_or_else(|| Error::internal("no VM was made"))?;
+    let outcome = key.created(&mut tx, now, location, view).await?;
     tx.signal(Signal::Work("vms"));
     tx.commit().await?;
     Ok(outcome)
+}
+
+/// Audit record, event and operation of a new VM.
+async fn created(tx: &mut Tx, scope: &Scope, vm: &VmRow, now: Timestamp) -> Result<()> {
+    let subject = vm.id.to_string();
+    let data = json!({"name": vm.name, "status": vm.status.as_str()});
+    Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(tx, now).await?;
+    event::emit(tx, scope.project, "vm.created", &subject, &data, now).await?;
+    store::operation::begin(tx, vm.id, "create", scope.caller.actor(), now).await?;
+    Ok(())
 }
 
 /// What the references of a request lead to.
@@ -57,7 +70,8 @@ struct Resolved {
     image: Origin,
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
-    networks: Vec<MembershipRow>,
+    /// For each VM its places in networks.
+    places: Vec<Vec<MembershipRow>>,
     ssh_keys: Vec<String>,
     shared_address: Option<IpAddr>,
 }
@@ -95,10 +109,11 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     for disk in root.iter().chain(&attached) {
         available(disk)?;
     }
-    let networks = membership::of_one(tx, &networks).await?;
+    let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
+    let places = membership::of_several(tx, &networks, count).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
     let shared_address = vms.shared().map(|shared| shared.address);
-    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks, ssh_keys, shared_address })
+    Ok(Resolved { vcpu, memory_mb, image, root, attached, places, ssh_keys, shared_address })
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -124,7 +139,15 @@ fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Held {
     };
     let sizes = request.create_disks.iter().map(|disk| disk.size_gb).chain(root);
     let (disks, disk_gb) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-    Held { vms: 1, vcpu, memory_mb, disks, disk_gb, ..Held::default() }
+    let vms = request.count.unwrap_or(1);
+    Held {
+        vms,
+        vcpu: vms * vcpu,
+        memory_mb: vms * memory_mb,
+        disks: vms * disks,
+        disk_gb: vms * disk_gb,
+        ..Held::default()
+    }
 }
 
 fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
@@ -200,13 +223,13 @@ pub(super) fn available(disk: &DiskRow) -> Result<()> {
 async fn write(
     tx: &mut Tx,
     scope: &Scope,
-    request: CreateVm,
-    mut found: Resolved,
+    (request, name): (&CreateVm, &str),
+    (found, networks): (&Resolved, Vec<MembershipRow>),
     now: Timestamp,
 ) -> Result<VmWithDisks> {
     let id = VmId(Uuid::now_v7());
     let region = request.region_id.clone();
-    let root = match (&request.root_disk, found.root.take()) {
+    let root = match (&request.root_disk, found.root.clone()) {
         (RootDisk::Create { name, size_gb, image_id }, _) => DiskRow {
             kind: DiskKind::Root,
             image_id: Some(image_id.clone()),
@@ -220,10 +243,11 @@ async fn write(
         }
     };
     let created = matches!(request.root_disk, RootDisk::Create { .. });
-    let vm = new_vm(scope, id, &request, &found, (root.id, created), now);
+    let vm = new_vm(scope, id, (request, found), (root.id, created), now);
+    let vm = VmRow { name: name.to_owned(), networks, ..vm };
     store::vm::insert(tx, &vm).await?;
     let fresh = request.create_disks.iter().map(|disk| data_disk(scope, &region, disk, now));
-    let attached = found.attached.into_iter().map(|disk| (disk, false));
+    let attached = found.attached.iter().cloned().map(|disk| (disk, false));
     let all = std::iter::once((root, created)).chain(attached).chain(fresh.map(|disk| (disk, true)));
     let mut disks = Vec::new();
     for (slot, (found, is_new)) in all.enumerate() {
@@ -244,8 +268,7 @@ async fn write(
 fn new_vm(
     scope: &Scope,
     id: VmId,
-    request: &CreateVm,
-    found: &Resolved,
+    (request, found): (&CreateVm, &Resolved),
     (root_disk_id, root_disk_created): (DiskId, bool),
     now: Timestamp,
 ) -> VmRow {
@@ -282,7 +305,7 @@ fn new_vm(
         attempts: 0,
         deaths: 0,
         machine: Machine { shared_address: found.shared_address, ..machine },
-        networks: found.networks.clone(),
+        networks: Vec::new(),
         ending: false,
         start_after: None,
         power_off_at: None,

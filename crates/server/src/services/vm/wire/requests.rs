@@ -44,6 +44,11 @@ pub struct CreateVmBody {
     labels: Option<BTreeMap<String, String>>,
     /// What happens when it dies.
     restart_policy: Option<RestartPolicyWord>,
+    /// As many VMs, all of them or none, whose names have a number behind them where they are several: `web-1`, `web-2`;
+    /// the names of disks stay as they are. More than one cannot have a disk that exists. The answer is then
+    /// `{"data": [VM]}`, also for one.
+    #[schema(minimum = 1, maximum = 20)]
+    count: Option<i64>,
 }
 
 /// A public key in OpenSSH's format, one line.

@@ -71,6 +71,27 @@ pub struct VmView {
     updated_at: Timestamp,
 }
 
+/// What a creation made: a VM, or where the request has a `count`, that many.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CreatedVMs)]
+#[serde(untagged)]
+pub enum MadeView {
+    /// The one.
+    One(Box<VmView>),
+    /// As many as were asked for.
+    Several {
+        /// The VMs, in the order of their numbers.
+        data: Vec<VmView>,
+    },
+}
+
+impl MadeView {
+    /// The answer with these VMs, as a list or alone; none where there is nothing to show.
+    pub fn of(mut made: Vec<VmView>, is_list: bool) -> Option<Self> {
+        if is_list { Some(Self::Several { data: made }) } else { made.pop().map(|vm| Self::One(Box::new(vm))) }
+    }
+}
+
 /// Where SSH answers.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = SshEndpoint)]
