@@ -56,6 +56,9 @@ pub struct Vm {
     /// Whether the service starts it again when it dies.
     #[serde(default)]
     pub restart_policy: String,
+    /// When the service deletes it, RFC 3339.
+    #[serde(default)]
+    pub expires_at: Option<String>,
     /// Creation, RFC 3339.
     pub created_at: String,
     /// Last change, RFC 3339.
@@ -154,6 +157,9 @@ pub struct CreateVm {
     /// `never`, `on-failure` or `always`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<String>,
+    /// Seconds from its creation until the service deletes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
     /// 1 to 20 of them; [`ProjectClient::create_vms`] sets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
@@ -224,6 +230,9 @@ pub struct ChangeVm {
     /// `never`, `on-failure` or `always`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<String>,
+    /// Seconds from now until the service deletes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
 }
 
 /// Filters for a list of VMs.

@@ -39,6 +39,7 @@ impl World {
             ports_changed: false,
             host_restarted: false,
             restart_policy: policy,
+            expires_at: None,
             disks: vec![Disk { id, status: DiskStatus::Pending, message: None }],
             machine: Machine::Absent,
             machine_ready: false,
@@ -103,6 +104,7 @@ impl World {
                 self.s.reserved = false;
                 self.enter(Status::Failed);
             }
+            Step::Expire => self.expire(),
             Step::Finish => {
                 assert_eq!(self.s.machine, Machine::Absent);
                 self.s.reserved = false;
@@ -112,6 +114,12 @@ impl World {
             Step::Rest => {}
         }
         self.s.now.0 += 1000;
+    }
+
+    fn expire(&mut self) {
+        assert!(self.s.want != Want::Gone && self.s.expires_at.is_some_and(|at| at <= self.s.now));
+        self.s.want = Want::Gone;
+        self.enter(Status::Deleting);
     }
 
     fn go_on(&mut self, has_room: bool) {
@@ -209,8 +217,10 @@ proptest! {
         events in prop::collection::vec(event(), 0..40),
         policy in prop::sample::select(RestartPolicy::ALL),
         deaf in any::<bool>(),
+        ttl in prop::option::of(5..2000i64),
     ) {
         let mut world = World::new(policy, deaf);
+        world.s.expires_at = ttl.map(|seconds| Timestamp(0).plus_seconds(seconds));
         for event in &events {
             disturb(&mut world, event);
         }
@@ -220,6 +230,7 @@ proptest! {
             world.s.machine = Machine::Running;
         }
         world.settle();
+        prop_assert!(ttl.is_none() || world.s.want == Want::Gone);
         match world.s.want {
             Want::Run => {
                 prop_assert_eq!(world.s.status, Status::Running);
@@ -253,6 +264,26 @@ fn a_new_vm_is_brought_up_step_by_step() {
         world.apply(step);
     }
     assert_eq!(seen, ["Enter", "Reserve", "MakeDisk", "Enter", "Start", "Running"]);
+}
+
+#[test]
+fn a_vm_goes_when_its_time_is_over_whatever_it_does() {
+    let mut world = World::new(RestartPolicy::Always, false);
+    world.settle();
+    let at = world.s.now.plus_seconds(60);
+    world.s.expires_at = Some(at);
+    assert_eq!(next(&world.s), Step::Wait(at));
+    // Earlier looks are not put off.
+    world.s.machine = Machine::Unresponsive;
+    assert_eq!(next(&world.s), Step::Wait(world.s.now.plus_seconds(SILENCE_POLL)));
+    world.s.now = at.plus_millis(-1);
+    assert_eq!(next(&world.s), Step::Wait(at));
+    for (want, status) in [(Want::Run, Status::Running), (Want::Stop, Status::Stopped), (Want::Run, Status::Starting)] {
+        (world.s.want, world.s.status, world.s.now) = (want, status, at);
+        assert_eq!(next(&world.s), Step::Expire);
+    }
+    world.apply(Step::Expire);
+    assert_eq!(next(&world.s), Step::PowerOff);
 }
 
 #[test]

@@ -35,6 +35,8 @@ const USER_DATA: [&str; 8] = [
 const MIME_HEADERS: usize = 4096;
 const UNKNOWN_USER_DATA: &str =
     "must begin with '#!' (a script), '#cloud-config' or another head that cloud-init knows";
+/// Bounds of `ttl_seconds`: 5 s to 30 days.
+pub const TTL: (i64, i64) = (5, 30 * 86_400);
 /// Bounds of `count`: VMs of one request.
 pub const COUNT: (i64, i64) = (1, 20);
 /// Most labels of a VM.
@@ -75,6 +77,8 @@ pub struct CreateVm {
     pub labels: BTreeMap<String, String>,
     /// (ext) What happens when the machine dies.
     pub restart_policy: RestartPolicy,
+    /// (ext) Seconds from its creation until it is deleted.
+    pub ttl_seconds: Option<i64>,
     /// (ext) How many are made, where the request says so.
     pub count: Option<i64>,
 }
@@ -152,6 +156,7 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
     let user_data = f.optional("user_data", user_data);
     let labels = f.optional("labels", labels).unwrap_or_default();
     let restart_policy = f.optional("restart_policy", restart_policy);
+    let ttl_seconds = f.optional("ttl_seconds", integer(TTL.0, TTL.1));
     let has_existing = matches!(root_disk, Some(RootDisk::Attach(_))) || !attached_disks.is_empty();
     let count = read_count(f, has_existing);
     Some(CreateVm {
@@ -171,6 +176,7 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
         user_data,
         labels,
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Never),
+        ttl_seconds,
         count,
     })
 }
@@ -295,6 +301,8 @@ pub struct UpdateVm {
     pub exposed_ports: Option<Vec<ExposedPort>>,
     /// New policy.
     pub restart_policy: Option<RestartPolicy>,
+    /// Seconds from now until it is deleted.
+    pub ttl_seconds: Option<i64>,
 }
 
 impl TryFrom<&Value> for UpdateVm {
@@ -307,6 +315,7 @@ impl TryFrom<&Value> for UpdateVm {
             labels: f.optional("labels", labels),
             exposed_ports: read_ports(&mut f),
             restart_policy: f.optional("restart_policy", restart_policy),
+            ttl_seconds: f.optional("ttl_seconds", integer(TTL.0, TTL.1)),
         };
         f.finish(Some(change))
     }

@@ -60,6 +60,21 @@ fn root_disk_has_exactly_one_member() {
 }
 
 #[test]
+fn a_time_to_live_has_two_bounds() {
+    for (seconds, good) in [(4, false), (5, true), (2_592_000, true), (2_592_001, false)] {
+        let body = set("ttl_seconds", json!(seconds));
+        if good {
+            ok(&body);
+        } else {
+            bad(&body, "ttl_seconds");
+        }
+        let change = UpdateVm::try_from(&json!({"ttl_seconds": seconds}));
+        assert_eq!(change.is_ok(), good, "{seconds}");
+    }
+    assert_eq!(UpdateVm::try_from(&json!({"ttl_seconds": null})).unwrap().ttl_seconds, None);
+}
+
+#[test]
 fn several_have_numbers_and_no_disk_that_exists() {
     let names = |name: &str, count: i64| {
         let mut body = set("count", json!(count));

@@ -62,6 +62,7 @@ const STEPS: &[Step] = steps![
     31 "0031" "networks",
     32 "0032" "shared_address",
     35 "0035" "ssh_keys",
+    36 "0036" "vm_expiry",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -45,6 +45,7 @@ mod strict;
 mod template;
 mod tenancy;
 mod token;
+mod ttl;
 mod unread;
 mod upgrade;
 mod vm;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::pairs::pairs;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
-use crate::{own_key, progress, size};
+use crate::{own_key, progress, size, span};
 
 /// Seconds to wait for a new VM: an image may be cloned first.
 const LONGEST: u64 = 600;
@@ -39,6 +39,7 @@ pub const WORDS: Words = &[
     ("restart_policy", "--restart-policy"),
     ("region_id", "--region"),
     ("plan_id", "--plan"),
+    ("ttl_seconds", "--ttl"),
     ("count", "--count"),
 ];
 
@@ -98,6 +99,9 @@ pub struct CreateArgs {
     /// Plan
     #[arg(long, default_value = "on-demand")]
     plan: String,
+    /// Delete it after this time, as 90s, 2h or 7d; at most 30d
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    ttl: Option<u64>,
     /// So many VMs, 1 to 20, all or none; several are called NAME-1, NAME-2, …
     #[arg(long, short = 'n', conflicts_with_all = ["root_disk", "attach"])]
     count: Option<u32>,
@@ -176,6 +180,7 @@ async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -
         user_data,
         labels: pairs(&args.labels, "label")?,
         restart_policy: args.restart_policy,
+        ttl_seconds: args.ttl,
         count: None,
     })
 }

@@ -49,7 +49,7 @@ pub enum VmCommand {
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
-    /// Change name, labels, ports or restart policy
+    /// Change name, labels, ports, restart policy or time to live
     Update(UpdateArgs),
     /// Log in to a VM, or run a command in it
     Ssh(ssh::SshArgs),
@@ -140,11 +140,19 @@ pub struct UpdateArgs {
     /// never, on-failure or always
     #[arg(long)]
     restart_policy: Option<String>,
+    /// Delete it so long from now, as 90s, 2h or 7d; at most 30d
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    ttl: Option<u64>,
 }
 
 /// The option for each field of a change.
-const CHANGES: Words =
-    &[("name", "--name"), ("labels", "--label"), ("exposed_ports", "--port"), ("restart_policy", "--restart-policy")];
+const CHANGES: Words = &[
+    ("name", "--name"),
+    ("labels", "--label"),
+    ("exposed_ports", "--port"),
+    ("restart_policy", "--restart-policy"),
+    ("ttl_seconds", "--ttl"),
+];
 
 /// Runs the typed command.
 pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
@@ -243,6 +251,7 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         labels: (args.no_labels || !labels.is_empty()).then_some(labels),
         exposed_ports: (args.no_ports || !ports.is_empty()).then_some(ports),
         restart_policy: args.restart_policy,
+        ttl_seconds: args.ttl,
     };
     let changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
     show::one(context, &changed)

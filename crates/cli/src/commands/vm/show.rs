@@ -26,11 +26,12 @@ fn table(vms: &[Vm]) -> Table {
             size,
             vm.image_id.clone(),
             ssh(vm),
+            vm.expires_at.as_deref().map_or_else(|| "-".into(), output::left),
             output::age(&vm.created_at),
             vm.id.clone(),
         ]
     });
-    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", "AGE", "ID"];
+    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", "+TTL", "AGE", "ID"];
     Table::new(header, rows, "No VMs. Create one: berth vm create NAME")
 }
 
@@ -58,6 +59,7 @@ fn fields(vm: &Vm) -> Vec<(&'static str, String)> {
         ("data disks", vm.data_disks.iter().map(disk).collect::<Vec<_>>().join(", ")),
         ("root disk goes", if vm.delete_root_disk { "with the VM".into() } else { String::new() }),
         ("restart policy", vm.restart_policy.clone()),
+        ("deleted at", vm.expires_at.as_deref().map(output::time).unwrap_or_default()),
         ("labels", labels.join(" ")),
         ("created", output::time(&vm.created_at)),
         ("changed", output::time(&vm.updated_at)),

@@ -114,7 +114,7 @@ fn json(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
-/// Changes name, labels, ports or restart policy.
+/// Changes name, labels, ports, restart policy or the time to live.
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "updateVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),

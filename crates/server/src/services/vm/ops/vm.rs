@@ -297,6 +297,7 @@ fn new_vm(
         user_data: request.user_data.clone(),
         labels: request.labels.clone(),
         restart_policy: request.restart_policy,
+        expires_at: request.ttl_seconds.map(|seconds| now.plus_seconds(seconds)),
         want: Want::Run,
         status: Status::Pending,
         message: Some("waiting for a worker".into()),
@@ -407,7 +408,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Changes name, labels, ports or policy.
+/// Changes name, labels, ports, policy or the time to live.
 pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -428,6 +429,9 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     }
     if let Some(policy) = change.restart_policy {
         vm.restart_policy = policy;
+    }
+    if let Some(seconds) = change.ttl_seconds {
+        vm.expires_at = Some(now.plus_seconds(seconds));
     }
     vm.updated_at = now;
     vm.work_at = Some(now);
@@ -458,6 +462,13 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
         stopped += 1;
     }
     Ok(stopped)
+}
+
+/// Records the platform's own wish to delete a VM whose time is over.
+pub async fn expire(tx: &mut Tx, (before, vm): (&VmRow, &mut VmRow), now: Timestamp) -> Result<()> {
+    vm.want = Want::Gone;
+    vm.enter(Status::Deleting, Some("its time is over (ttl_seconds)".into()), now);
+    record(tx, None, (before, vm), "delete", now).await
 }
 
 /// Writes the wish with its audit record, event and operation, and wakes the worker. Without a caller it is

@@ -105,6 +105,7 @@ impl Life for VmLife {
                 fault("vm", "finish", "done").await?;
                 self.finish(seen).await
             }
+            Step::Expire => self.expire(seen).await,
             Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
@@ -192,6 +193,7 @@ impl VmLife {
             ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
+            expires_at: vm.expires_at,
             disks: seen.disks.iter().map(|d| Disk { id: d.id, status: d.status, message: d.message.clone() }).collect(),
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,

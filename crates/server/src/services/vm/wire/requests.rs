@@ -44,6 +44,10 @@ pub struct CreateVmBody {
     labels: Option<BTreeMap<String, String>>,
     /// What happens when it dies.
     restart_policy: Option<RestartPolicyWord>,
+    /// Seconds from its creation until it is deleted, whatever it does then. A root disk goes with it or stays, and data
+    /// disks stay, as at any deletion.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    ttl_seconds: Option<i64>,
     /// As many VMs, all of them or none, whose names have a number behind them where they are several: `web-1`, `web-2`;
     /// the names of disks stay as they are. More than one cannot have a disk that exists. The answer is then
     /// `{"data": [VM]}`, also for one.
@@ -138,6 +142,9 @@ pub struct UpdateVmBody {
     #[schema(max_items = 10)]
     exposed_ports: Option<Vec<PortBody>>,
     restart_policy: Option<RestartPolicyWord>,
+    /// Seconds from now until it is deleted.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    ttl_seconds: Option<i64>,
 }
 
 /// A data disk to make on its own.

@@ -63,6 +63,9 @@ pub struct VmView {
     /// What happens when it dies.
     #[schema(value_type = RestartPolicyWord)]
     restart_policy: &'static str,
+    /// When it is deleted; `null` without `ttl_seconds`.
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    expires_at: Option<Timestamp>,
     /// Creation.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -217,6 +220,7 @@ impl VmView {
             guest_ready: vm.guest_ready && vm.status == Status::Running,
             labels: vm.labels.clone(),
             restart_policy: vm.restart_policy.as_str(),
+            expires_at: vm.expires_at,
             created_at: vm.created_at,
             updated_at: vm.updated_at,
         }
