@@ -87,5 +87,5 @@ pub use usage::{Usage, UsageRow};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{
     AttachedDisk, ChangeVm, CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, OpenPort, Operation, Port,
-    RootDiskChoice, Ssh, Vm, VmFilter,
+    RootDiskChoice, Ssh, Vm, VmFilter, VmKeys,
 };

@@ -233,6 +233,18 @@ pub struct ChangeVm {
     /// Seconds from now until the service deletes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
+    /// User data for cloud-init, from the next boot on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+}
+
+/// All keys of a VM's login user.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct VmKeys {
+    /// The keys.
+    pub ssh_keys: Vec<String>,
+    /// Stored keys, by their ids.
+    pub ssh_key_ids: Vec<String>,
 }
 
 /// Filters for a list of VMs.
@@ -305,6 +317,11 @@ impl ProjectClient {
     /// Changes a VM.
     pub async fn update_vm(&self, id: &str, change: &ChangeVm) -> Result<Vm> {
         self.client.patch(&self.vm_path(id), change).await
+    }
+
+    /// Replaces the keys of a VM's login user; the guest takes them at its next boot.
+    pub async fn replace_vm_keys(&self, id: &str, keys: &VmKeys) -> Result<Vm> {
+        self.client.put(&format!("{}/ssh_keys", self.vm_path(id)), keys).await
     }
 
     /// Deletes a VM; the work goes on after the answer.

@@ -286,7 +286,7 @@ const RECORDS: [(&str, &[&str]); 6] = [
     ("network", &["record"]),
     ("sandbox", &["created", "write"]),
     ("ssh_key", &[]),
-    ("vm", &["record", "wish"]),
+    ("vm", &["changed", "created", "record", "wish"]),
 ];
 
 /// What changes nothing that is to be recorded by itself: it reads, or it begins what another one records when it is

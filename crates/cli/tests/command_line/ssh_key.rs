@@ -51,6 +51,12 @@ async fn keys_are_stored_and_chosen_by_name() {
         format!("vm create web --image micro --size tiny --wait --ssh-key laptop --ssh-key team --ssh-key {}", file(4));
     fine(&here, &make).await;
     assert_eq!(keys_of(&here, "web").await, [key(4), key(1), key(2)]);
+    fine(&here, "vm update web --ssh-key desk").await;
+    fine(&here, "vm restart web --wait").await;
+    assert_eq!(keys_of(&here, "web").await, [key(3)]);
+    fine(&here, "vm update web --no-ssh-key").await;
+    fine(&here, "vm restart web --wait").await;
+    assert_eq!(keys_of(&here, "web").await, Vec::<String>::new());
     assert_eq!(fine(&here, "ssh-key delete laptop desk").await, "laptop deleted\ndesk deleted\n");
     assert_eq!(fine(&here, "ssh-key list --no-headers").await, "");
 }

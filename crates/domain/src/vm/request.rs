@@ -303,6 +303,8 @@ pub struct UpdateVm {
     pub restart_policy: Option<RestartPolicy>,
     /// Seconds from now until it is deleted.
     pub ttl_seconds: Option<i64>,
+    /// What cloud-init gets from the next boot on.
+    pub user_data: Option<String>,
 }
 
 impl TryFrom<&Value> for UpdateVm {
@@ -316,8 +318,31 @@ impl TryFrom<&Value> for UpdateVm {
             exposed_ports: read_ports(&mut f),
             restart_policy: f.optional("restart_policy", restart_policy),
             ttl_seconds: f.optional("ttl_seconds", integer(TTL.0, TTL.1)),
+            user_data: f.optional("user_data", user_data),
         };
         f.finish(Some(change))
+    }
+}
+
+/// The keys that a VM has from now on (extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplaceKeys {
+    /// Public keys of the login user.
+    pub ssh_keys: Vec<String>,
+    /// Stored keys of the caller or the project.
+    pub ssh_key_ids: Vec<SshKeyId>,
+}
+
+impl TryFrom<&Value> for ReplaceKeys {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let (ssh_keys, ssh_key_ids) = read_keys(&mut f);
+        if !f.has("ssh_keys") && !f.has("ssh_key_ids") {
+            f.fail("ssh_keys", "is required; an empty list takes all keys away");
+        }
+        f.finish(Some(Self { ssh_keys, ssh_key_ids }))
     }
 }
 

@@ -60,6 +60,17 @@ fn root_disk_has_exactly_one_member() {
 }
 
 #[test]
+fn keys_are_replaced_by_all_that_are_named() {
+    let read = |body: Value| ReplaceKeys::try_from(&body);
+    let id = "01900000-0000-7000-8000-000000000001";
+    assert_eq!(read(json!({"ssh_keys": [key(1)], "ssh_key_ids": [id]})).unwrap().ssh_keys, [key(1)]);
+    assert!(read(json!({"ssh_keys": []})).is_ok() && read(json!({"ssh_key_ids": [id]})).is_ok());
+    for wrong in [json!({}), json!({"ssh_keys": null}), json!({"ssh_keys": ["x"]}), json!({"keys": [key(1)]})] {
+        assert!(read(wrong.clone()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn a_time_to_live_has_two_bounds() {
     for (seconds, good) in [(4, false), (5, true), (2_592_000, true), (2_592_001, false)] {
         let body = set("ttl_seconds", json!(seconds));

@@ -156,6 +156,9 @@ async fn answers_to_changes_have_the_promised_shape() {
     let caller = &platform.admin;
     check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"labels": {"a": "b"}}))).await;
     check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"name": 1}))).await;
+    for body in [json!({"ssh_keys": [key(1)]}), json!({})] {
+        check(&document, caller, "put", &format!("/vms/{id}/ssh_keys"), Some(body)).await;
+    }
     check(&document, caller, "post", "/vms", Some(json!({}))).await;
     let mut several = vm("several");
     several["count"] = json!(2);

@@ -140,6 +140,66 @@ async fn only_own_keys_and_the_projects_can_be_chosen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_keys_of_a_vm_are_replaced_for_its_next_boot() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let stored = store(caller, OWN, "own", &key(2)).await;
+    let id = caller.create_vm(vm_with("web", &[key(1)], &[])).await;
+    let before = caller.reaches(&id, "running").await;
+    let put = async |body: Value| {
+        let request = caller.request(reqwest::Method::PUT, &format!("/vms/{id}/ssh_keys")).json(&body);
+        caller.send(request).await
+    };
+    let keys = || platform.engine.spec(&id).expect("a machine").ssh_keys;
+    let changed = put(json!({"ssh_keys": [key(3)], "ssh_key_ids": [stored]})).await;
+    assert_eq!((changed.status, &changed.body["status"]), (200, &json!("running")), "{changed:?}");
+    assert!(changed.body["updated_at"].as_str() > before["updated_at"].as_str());
+    assert_eq!(keys(), [key(1)], "its machine runs on as it was started");
+    assert_eq!(caller.act(&format!("/vms/{id}/restart")).await.status, 202);
+    caller.reaches(&id, "running").await;
+    assert_eq!(keys(), [key(3), key(2)]);
+    assert_eq!(put(json!({"ssh_keys": []})).await.status, 200);
+    for _ in 0..2 {
+        caller.act(&format!("/vms/{id}/stop")).await;
+        caller.reaches(&id, "stopped").await;
+        caller.act(&format!("/vms/{id}/start")).await;
+        caller.reaches(&id, "running").await;
+        assert_eq!(keys(), Vec::<String>::new());
+    }
+    let log = caller.get(&format!("{}/audit_log?action=vm.replace_ssh_keys", caller.org())).await.body;
+    assert_eq!((&log["pagination"]["total_items"], &log["data"][0]["subject"]), (&json!(2), &json!(id)));
+    let many = (0..11).map(key).collect::<Vec<_>>();
+    for wrong in
+        [json!({}), json!({"ssh_keys": many}), json!({"ssh_keys": [key(1), key(1)]}), json!({"ssh_keys": ["x"]})]
+    {
+        put(wrong).await.refused(400, "invalid_request");
+    }
+    put(json!({"ssh_keys": many[..10]})).await;
+    put(json!({"ssh_key_ids": [uuid::Uuid::now_v7()]})).await.refused(400, "ssh_key_not_found");
+    caller.delete(&format!("/vms/{id}")).await;
+    caller.gone(&id).await;
+    put(json!({"ssh_keys": []})).await.refused(404, "vm_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_data_is_changed_for_the_next_boot() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    let path = format!("/vms/{id}");
+    let script = "#!/bin/sh\necho hello\n";
+    assert_eq!(caller.patch(&path, json!({"user_data": script})).await.status, 200);
+    caller.act(&format!("{path}/restart")).await;
+    caller.reaches(&id, "running").await;
+    assert_eq!(platform.engine.spec(&id).expect("a machine").user_data.as_deref(), Some(script));
+    for (length, status) in [(64 * 1024, 200), (64 * 1024 + 1, 400)] {
+        let text = format!("#!/bin/sh\n{}", "#".repeat(length - 10));
+        assert_eq!(caller.patch(&path, json!({"user_data": text})).await.status, status, "{length}");
+    }
+    caller.patch(&path, json!({"user_data": "hello"})).await.refused(400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn storing_is_audited_told_and_repeatable() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

@@ -207,7 +207,8 @@ pub fn ports(texts: &[String]) -> Result<Vec<Port>> {
         .collect()
 }
 
-fn read(file: &Path) -> Result<String> {
+/// The text of a file.
+pub fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 

@@ -7,12 +7,14 @@ mod find;
 mod show;
 mod ssh;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{ChangeVm, ProjectClient, VmFilter};
+use berth_client::{ChangeVm, ProjectClient, VmFilter, VmKeys};
 use clap::{Args, Subcommand};
 
+use crate::commands::ssh_key;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::page::PageArgs;
@@ -49,7 +51,7 @@ pub enum VmCommand {
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
-    /// Change name, labels, ports, restart policy or time to live
+    /// Change name, labels, ports, restart policy, time to live, keys or user data
     Update(UpdateArgs),
     /// Log in to a VM, or run a command in it
     Ssh(ssh::SshArgs),
@@ -143,6 +145,15 @@ pub struct UpdateArgs {
     /// Delete it so long from now, as 90s, 2h or 7d; at most 30d
     #[arg(long, value_name = "SPAN", value_parser = span::parse)]
     ttl: Option<u64>,
+    /// All its public keys from its next boot on, repeated: a file, or the name of a stored key (berth ssh-key list)
+    #[arg(long = "ssh-key", value_name = "NAME|FILE")]
+    ssh_keys: Vec<PathBuf>,
+    /// No key from its next boot on
+    #[arg(long, conflicts_with = "ssh_keys")]
+    no_ssh_key: bool,
+    /// File with user data for cloud-init, for a guest that has not booted yet
+    #[arg(long, value_name = "FILE")]
+    user_data: Option<PathBuf>,
 }
 
 /// The option for each field of a change.
@@ -152,6 +163,9 @@ const CHANGES: Words = &[
     ("exposed_ports", "--port"),
     ("restart_policy", "--restart-policy"),
     ("ttl_seconds", "--ttl"),
+    ("user_data", "--user-data"),
+    ("ssh_keys", "--ssh-key"),
+    ("ssh_key_ids", "--ssh-key"),
 ];
 
 /// Runs the typed command.
@@ -245,6 +259,13 @@ async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> R
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {
     let vm = find(project, &args.vm).await?;
+    // Looked for before anything is changed.
+    let keys = if args.no_ssh_key || !args.ssh_keys.is_empty() {
+        let (ssh_keys, ssh_key_ids) = ssh_key::chosen(context, project, &args.ssh_keys).await?;
+        Some(VmKeys { ssh_keys, ssh_key_ids })
+    } else {
+        None
+    };
     let (labels, ports) = (pairs(&args.labels, "label")?, create::ports(&args.ports)?);
     let change = ChangeVm {
         name: args.name,
@@ -252,7 +273,14 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         exposed_ports: (args.no_ports || !ports.is_empty()).then_some(ports),
         restart_policy: args.restart_policy,
         ttl_seconds: args.ttl,
+        user_data: args.user_data.as_deref().map(create::read).transpose()?,
     };
-    let changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    let mut changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    if let Some(keys) = keys {
+        changed = project.replace_vm_keys(&vm.id, &keys).await.map_err(|error| retold(error, CHANGES))?;
+        if changed.status == "running" {
+            output::say(context.look, &format!("The keys are in it after its next boot: berth vm restart {}", vm.name));
+        }
+    }
     show::one(context, &changed)
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
-use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
+use berth_domain::vm::request::{CreateVm, NewDisk, ReplaceKeys, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -408,7 +408,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Changes name, labels, ports, policy or the time to live.
+/// Changes name, labels, ports, policy, the time to live or user data.
 pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -433,17 +433,48 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     if let Some(seconds) = change.ttl_seconds {
         vm.expires_at = Some(now.plus_seconds(seconds));
     }
-    vm.updated_at = now;
-    vm.work_at = Some(now);
-    store::vm::update(&mut tx, &before, &vm).await?;
-    let subject = id.to_string();
-    let data = json!({"name": vm.name});
-    Audit { data: data.clone(), ..scope.audit("vm.update", &subject) }.write(&mut tx, now).await?;
-    event::emit(&mut tx, scope.project, "vm.updated", &subject, &data, now).await?;
-    tx.signal(Signal::Work("vms"));
-    tx.signal(Signal::Row("vms", id.0));
+    if let Some(user_data) = change.user_data {
+        vm.user_data = Some(user_data);
+    }
+    changed(&mut tx, scope, "vm.update", (&before, &mut vm), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
+}
+
+/// Replaces the keys of a VM's login user, which its guest takes at its next boot.
+pub async fn replace_keys(vms: &Vms, scope: &Scope, id: VmId, wanted: ReplaceKeys) -> Result<VmWithDisks> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let mut vm = before.clone();
+    let disks = store::disk::of_vm(&mut tx, id).await?;
+    vm.ssh_keys = chosen_key::with_chosen(&mut tx, scope, &wanted.ssh_keys, &wanted.ssh_key_ids).await?;
+    if vm.want == Want::Gone {
+        return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
+    }
+    changed(&mut tx, scope, "vm.replace_ssh_keys", (&before, &mut vm), now).await?;
+    tx.commit().await?;
+    Ok(VmWithDisks { vm, disks })
+}
+
+/// Writes a change by the owner with its audit record and event, and has the worker look at it.
+async fn changed(
+    tx: &mut Tx,
+    scope: &Scope,
+    action: &str,
+    (before, vm): (&VmRow, &mut VmRow),
+    now: Timestamp,
+) -> Result<()> {
+    vm.updated_at = now;
+    vm.work_at = Some(now);
+    store::vm::update(tx, before, vm).await?;
+    let subject = vm.id.to_string();
+    let data = json!({"name": vm.name});
+    Audit { data: data.clone(), ..scope.audit(action, &subject) }.write(tx, now).await?;
+    event::emit(tx, scope.project, "vm.updated", &subject, &data, now).await?;
+    tx.signal(Signal::Work("vms"));
+    tx.signal(Signal::Row("vms", vm.id.0));
+    Ok(())
 }
 
 /// Records the platform's own wish to stop what runs or is on its way to: everything, or what belongs to one

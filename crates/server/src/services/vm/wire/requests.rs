@@ -145,6 +145,22 @@ pub struct UpdateVmBody {
     /// Seconds from now until it is deleted.
     #[schema(minimum = 5, maximum = 2_592_000)]
     ttl_seconds: Option<i64>,
+    /// What the guest finds in its seed from its next boot on, at most 64 KiB. Images run user data once for each machine,
+    /// so that it has an effect only on a guest that has not booted yet, or on one that reads
+    /// `/run/berth/seed/user-data` itself.
+    user_data: Option<String>,
+}
+
+/// The keys that a VM has from now on; at least one of the two.
+#[derive(ToSchema)]
+#[schema(as = ReplaceSshKeysRequest)]
+pub struct ReplaceKeysBody {
+    /// All keys; an empty list takes them away.
+    #[schema(value_type = Option<Vec<SshKey>>, max_items = 10)]
+    ssh_keys: Option<Vec<String>>,
+    /// Stored keys of the caller or of the project, copied beside `ssh_keys`: together at most 10.
+    #[schema(max_items = 10)]
+    ssh_key_ids: Option<Vec<uuid::Uuid>>,
 }
 
 /// A data disk to make on its own.

@@ -155,7 +155,9 @@ pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, Ste
     Ok(now.filter(|vm| {
         let (a, b) = (vm, &seen.vm);
         let decided_for = |vm: &VmRow| (vm.want, vm.status, vm.status_since, vm.restart_policy, vm.expires_at);
-        a.deleted_at.is_none() && decided_for(a) == decided_for(b)
+        // What a guest takes at a boot, too: one that begins after a change has it.
+        let taken_alike = a.ssh_keys == b.ssh_keys && a.user_data == b.user_data;
+        a.deleted_at.is_none() && decided_for(a) == decided_for(b) && taken_alike
     }))
 }
 
