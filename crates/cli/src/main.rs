@@ -31,6 +31,7 @@ mod status;
 mod tips;
 mod typed;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 

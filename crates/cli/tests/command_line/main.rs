@@ -15,6 +15,7 @@ mod port;
 mod print;
 mod quiet;
 mod shell;
+mod ssh_config;
 mod ssh_key;
 mod template;
 mod terminal;

@@ -7,7 +7,7 @@ use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port,
 use clap::Args;
 
 use super::find::tell_shared;
-use super::show;
+use super::{price, show};
 use crate::commands::{disk, network, ssh_key};
 use crate::context::Context;
 use crate::failure::Failure;
@@ -105,13 +105,25 @@ pub struct CreateArgs {
     /// So many VMs, 1 to 20, all or none; several are called NAME-1, NAME-2, …
     #[arg(long, short = 'n', conflicts_with_all = ["root_disk", "attach"])]
     count: Option<u32>,
+    /// Print what it costs, and make nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let (waiting, count) = (args.waiting, args.count);
+    let dry_run = args.dry_run;
     let request = request(context, project, args).await?;
+    if dry_run {
+        return price::of(context, &request, count.unwrap_or(1)).await?.print(context.look);
+    }
+    if context.look.is_for_people()
+        && let Ok(price) = price::of(context, &request, count.unwrap_or(1)).await
+    {
+        price.tell();
+    }
     let made = match count {
         Some(count) => project.create_vms(&request, count).await,
         None => project.create_vm(&request).await.map(|vm| vec![vm]),

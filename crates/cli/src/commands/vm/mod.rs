@@ -4,14 +4,16 @@ mod console;
 mod create;
 mod event;
 mod find;
+mod price;
 mod show;
 mod ssh;
+mod ssh_config;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{ChangeVm, ProjectClient, VmFilter, VmKeys};
+use berth_client::{ChangeVm, List, ProjectClient, Vm, VmFilter, VmKeys};
 use clap::{Args, Subcommand};
 
 use crate::commands::ssh_key;
@@ -22,6 +24,7 @@ use crate::pairs::pairs;
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
+use crate::watch::WatchArgs;
 use crate::{output, progress, span, status};
 
 pub use find::find;
@@ -55,6 +58,8 @@ pub enum VmCommand {
     Update(UpdateArgs),
     /// Log in to a VM, or run a command in it
     Ssh(ssh::SshArgs),
+    /// Print settings with which ssh, scp and editors reach the project's VMs: ssh web.berth
+    SshConfig(ssh_config::SshConfigArgs),
     /// Connect to a VM's serial console; Ctrl-] leaves
     Console(console::ConsoleArgs),
     /// Wait until a VM has a status
@@ -109,6 +114,8 @@ pub struct ListArgs {
     deleted: bool,
     #[command(flatten)]
     page: PageArgs,
+    #[command(flatten)]
+    watching: WatchArgs,
 }
 
 #[derive(Args)]
@@ -181,6 +188,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Delete(args) => delete(context, &project, args).await?,
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
+        VmCommand::SshConfig(args) => ssh_config::ssh_config(context, &project, args).await?,
         VmCommand::Console(args) => console::console(&project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {
             // A deleted VM has only its id, and waiting for its deletion must still work.
@@ -215,7 +223,8 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         include_deleted: args.deleted.then_some(true),
         name: None,
     };
-    show::list(context, &project.vms(filter).await?)
+    let ask = async || Ok(project.vms(filter.clone()).await?);
+    args.watching.show(project, ask, async |vms: &List<Vm>| show::list(context, vms)).await
 }
 
 async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
@@ -275,11 +284,17 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         ttl_seconds: args.ttl,
         user_data: args.user_data.as_deref().map(create::read).transpose()?,
     };
-    let mut changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    let mut changed = vm;
+    if keys.is_none() || serde_json::to_value(&change)? != serde_json::json!({}) {
+        changed = project.update_vm(&changed.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    }
     if let Some(keys) = keys {
-        changed = project.replace_vm_keys(&vm.id, &keys).await.map_err(|error| retold(error, CHANGES))?;
+        changed = project.replace_vm_keys(&changed.id, &keys).await.map_err(|error| retold(error, CHANGES))?;
         if changed.status == "running" {
-            output::say(context.look, &format!("The keys are in it after its next boot: berth vm restart {}", vm.name));
+            output::say(
+                context.look,
+                &format!("The keys are in it after its next boot: berth vm restart {}", changed.name),
+            );
         }
     }
     show::one(context, &changed)

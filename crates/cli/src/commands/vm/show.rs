@@ -31,7 +31,9 @@ fn table(vms: &[Vm]) -> Table {
             vm.id.clone(),
         ]
     });
-    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", "+TTL", "AGE", "ID"];
+    // Of interest where one of them has an end.
+    let ttl = if vms.iter().any(|vm| vm.expires_at.is_some()) { "TTL" } else { "+TTL" };
+    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", ttl, "AGE", "ID"];
     Table::new(header, rows, "No VMs. Create one: berth vm create NAME")
 }
 
