@@ -182,6 +182,25 @@ async fn the_keys_of_a_vm_are_replaced_for_its_next_boot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_is_under_way_comes_to_its_end_whatever_keys_come_meanwhile() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    engine.hold("start");
+    let mut body = vm_with("web", &[key(1)], &[]);
+    body["exposed_ports"] = json!([{"port": 8000, "protocol": "tcp"}]);
+    let id = caller.create_vm(body).await;
+    caller.until("the start", |_| async { engine.waiting() > 0 }).await;
+    let put = caller.request(reqwest::Method::PUT, &format!("/vms/{id}/ssh_keys"));
+    assert_eq!(caller.send(put.json(&json!({"ssh_keys": [key(2)]}))).await.status, 200);
+    engine.let_go();
+    caller.reaches(&id, "running").await;
+    caller.until("its port", |_| async { engine.open_ports(&id).contains(&8000) }).await;
+    caller.act(&format!("/vms/{id}/restart")).await;
+    caller.reaches(&id, "running").await;
+    assert_eq!(engine.spec(&id).expect("a machine").ssh_keys, [key(2)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn user_data_is_changed_for_the_next_boot() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
