@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
-use crate::harness::{Here, PATIENCE, ended, out};
+use crate::harness::{Here, PATIENCE, ended, out, terminal};
 
 /// What ssh makes of a host, with these settings.
 async fn settings(config: &Path, host: &str) -> Vec<String> {
@@ -99,18 +99,29 @@ async fn a_watched_list_is_told_again_when_it_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sandboxes_are_watched_in_a_window() {
+async fn a_list_is_drawn_anew_in_a_window() {
+    const CLEARED: &str = "\x1b[H\x1b[2J";
     let here = Here::start().await;
-    let mut command = here.berth(&["sandbox", "list", "--watch", "-o", "name"]);
-    let mut watching = command.spawn().expect("a process");
-    let mut lines = BufReader::new(watching.stdout.take().expect("its output")).lines();
-    let mut names = Vec::new();
+    let (master, slave) = terminal(100, 24);
+    let mut command = here.berth(&["sandbox", "list", "--watch"]);
+    let mut watching = command.stdout(Stdio::from(slave)).spawn().expect("a process");
+    // The program alone holds its other side from now on, so that its end is the end of what comes.
+    drop(command);
+    let drawn = tokio::task::spawn_blocking(move || {
+        let (mut text, mut buffer) = (String::new(), [0; 4096]);
+        while !text.contains("second") {
+            let Ok(count @ 1..) = rustix::io::read(&master, &mut buffer) else { break };
+            text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        text
+    });
     here.platform.admin.create_sandbox(serde_json::json!({"name": "second"})).await;
-    while !names.contains(&"second".to_owned()) {
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time");
-        names.push(line.expect("its output").expect("a line"));
-    }
+    let drawn = tokio::time::timeout(PATIENCE, drawn).await;
     watching.kill().await.expect("its end");
+    let text = drawn.expect("a list in time").expect("a text");
+    let lists: Vec<_> = text.split(CLEARED).skip(1).collect();
+    assert!(text.starts_with(CLEARED) && lists.iter().all(|list| list.starts_with("NAME")), "{text:?}");
+    assert!(lists.last().is_some_and(|list| list.contains("second")), "{text:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
