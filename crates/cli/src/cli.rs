@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use crate::commands::{
     account, admin, audit, chat, context, disk, image, invitation, key, member, model, network, org, project, quota,
-    referral, sandbox, session, speak, template, usage, vm,
+    referral, sandbox, session, speak, ssh_key, template, usage, vm,
 };
 use crate::global::Global;
 
@@ -99,6 +99,9 @@ pub enum Command {
     /// Networks, in which VMs and sandboxes reach each other by name
     #[command(subcommand)]
     Network(network::NetworkCommand),
+    /// SSH keys that are stored to choose them for VMs: yours, or with --project the project's
+    #[command(subcommand)]
+    SshKey(ssh_key::SshKeyCommand),
     /// Images that machines boot from
     #[command(subcommand)]
     Image(image::ImageCommand),

@@ -14,7 +14,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
 
-use crate::context::Context;
+use crate::context::{Context, api_key};
 use crate::credentials::Store;
 use crate::global::Global;
 
@@ -30,6 +30,7 @@ enum Kind {
     Sandbox,
     Disk,
     Network,
+    SshKey,
     Template,
     Snapshot,
     Image,
@@ -83,6 +84,7 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("attach" | "root_disk", "vm") => Kind::Disk,
         // Of a key they are networks that it may be used from.
         ("network" | "networks", "vm" | "sandbox" | "network") => Kind::Network,
+        ("ssh_keys", "ssh-key") => Kind::SshKey,
         ("template" | "templates", _) => Kind::Template,
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
         ("image", "vm" | "image") | ("images", _) => Kind::Image,
@@ -145,6 +147,11 @@ async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
             data.data.into_iter().map(|disk| disk.name).chain(roots).collect()
         }
         Kind::Network => context.project()?.networks(page).await?.data.into_iter().map(|one| one.name).collect(),
+        Kind::SshKey => {
+            let own = context.typed_project().is_none() && api_key().is_none();
+            let all = if own { client.own_ssh_keys(page).await? } else { context.project()?.ssh_keys(page).await? };
+            all.data.into_iter().map(|key| key.name).collect()
+        }
         Kind::Template => context.project()?.templates(page).await?.data.into_iter().map(|t| t.name).collect(),
         Kind::Snapshot => {
             let all = context.project()?.snapshots(page).await?.data.into_iter();
@@ -184,6 +191,8 @@ mod tests {
             ("templates", true, &["template", "delete"], Some(Kind::Template)),
             ("images", true, &["image", "delete"], Some(Kind::Image)),
             ("keys", true, &["key", "revoke"], Some(Kind::Key)),
+            ("ssh_keys", true, &["ssh-key", "delete"], Some(Kind::SshKey)),
+            ("ssh_keys", false, &["vm", "create"], None),
         ] {
             assert_eq!(kind(id, positional, path), expected, "{id} of {path:?}");
         }

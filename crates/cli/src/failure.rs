@@ -5,6 +5,9 @@ use serde_json::{Value, json};
 
 use crate::typed;
 
+/// The exit code for what is not there.
+pub const NOT_FOUND: u8 = 4;
+
 /// A failure of this side, with its exit code.
 #[derive(Debug)]
 pub struct Failure {

@@ -15,7 +15,7 @@ const LOCAL: [&str; 5] = ["serve", "shutdown", "backup", "doctor", "completions"
 const OWN: [(&[&str], &str, &str); 2] =
     [(&["speak"], "output", "print-as"), (&["template", "create"], "context", "sign-in")];
 /// Nouns by their plurals.
-const PLURALS: [(&str, &str); 17] = [
+const PLURALS: [(&str, &str); 18] = [
     ("accounts", "account"),
     ("orgs", "org"),
     ("members", "member"),
@@ -25,6 +25,7 @@ const PLURALS: [(&str, &str); 17] = [
     ("vms", "vm"),
     ("disks", "disk"),
     ("networks", "network"),
+    ("ssh-keys", "ssh-key"),
     ("images", "image"),
     ("sandboxes", "sandbox"),
     ("snapshots", "snapshot"),

@@ -17,6 +17,7 @@ mod id;
 mod keyboard;
 mod line;
 mod output;
+mod own_key;
 mod page;
 mod pairs;
 mod pick;
@@ -30,6 +31,7 @@ mod status;
 mod tips;
 mod typed;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 

@@ -228,12 +228,21 @@ pub fn money(amount: f64) -> String {
 /// The time since a moment, as `5m`.
 pub fn age(at: &str) -> String {
     let Ok(at) = OffsetDateTime::parse(at, &Rfc3339) else { return at.to_owned() };
-    let seconds = (OffsetDateTime::now_utc() - at).whole_seconds().max(0);
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m", seconds / 60),
-        3600..86_400 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
+    short_span((OffsetDateTime::now_utc() - at).whole_seconds())
+}
+
+/// The time until a moment, as `5m`.
+pub fn left(at: &str) -> String {
+    let Ok(at) = OffsetDateTime::parse(at, &Rfc3339) else { return at.to_owned() };
+    short_span((at - OffsetDateTime::now_utc()).whole_seconds())
+}
+
+fn short_span(seconds: i64) -> String {
+    match seconds.max(0) {
+        seconds @ 0..60 => format!("{seconds}s"),
+        seconds @ 60..3600 => format!("{}m", seconds / 60),
+        seconds @ 3600..86_400 => format!("{}h", seconds / 3600),
+        seconds => format!("{}d", seconds / 86_400),
     }
 }
 

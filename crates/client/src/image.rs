@@ -90,6 +90,9 @@ pub struct Plan {
     /// What an hour of its VMs costs.
     #[serde(default)]
     pub price: PlanPrice,
+    /// What an hour of a GiB of a disk costs, in units of money.
+    #[serde(default)]
+    pub disk_gb_hour: f64,
 }
 
 /// What an hour of a plan's VMs costs, in units of money.

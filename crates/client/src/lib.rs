@@ -40,6 +40,7 @@ mod sandbox;
 mod session;
 mod snapshot;
 mod speech;
+mod ssh_key;
 mod template;
 mod tokens;
 mod transport;
@@ -80,6 +81,7 @@ pub use sandbox::{
 pub use session::Session;
 pub use snapshot::{NewSnapshot, Snapshot};
 pub use speech::Speech;
+pub use ssh_key::{NewSshKey, SshKey};
 pub use template::{BuildEvent, CreateTemplate, Template, Upload};
 pub use tokens::Tokens;
 pub use transport::{Client, List, Page, Pagination, ProjectClient};
@@ -87,5 +89,5 @@ pub use usage::{Usage, UsageRow};
 pub use user::{ChangeUser, SignUp, SignedUp, User};
 pub use vm::{
     AttachedDisk, ChangeVm, CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, OpenPort, Operation, Port,
-    RootDiskChoice, Ssh, Vm, VmFilter,
+    RootDiskChoice, Ssh, Vm, VmFilter, VmKeys,
 };

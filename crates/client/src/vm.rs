@@ -56,6 +56,9 @@ pub struct Vm {
     /// Whether the service starts it again when it dies.
     #[serde(default)]
     pub restart_policy: String,
+    /// When the service deletes it, RFC 3339.
+    #[serde(default)]
+    pub expires_at: Option<String>,
     /// Creation, RFC 3339.
     pub created_at: String,
     /// Last change, RFC 3339.
@@ -138,6 +141,9 @@ pub struct CreateVm {
     pub network_ids: Vec<String>,
     /// Keys of the login user.
     pub ssh_keys: Vec<String>,
+    /// Stored keys of the login user, by their ids.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ssh_key_ids: Vec<String>,
     /// Ports to open.
     pub exposed_ports: Vec<Port>,
     /// Whether deleting the VM deletes a root disk that was made for it.
@@ -151,6 +157,12 @@ pub struct CreateVm {
     /// `never`, `on-failure` or `always`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<String>,
+    /// Seconds from its creation until the service deletes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+    /// 1 to 20 of them; [`ProjectClient::create_vms`] sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u32>,
 }
 
 /// The source of a root disk: exactly one of the two.
@@ -218,6 +230,21 @@ pub struct ChangeVm {
     /// `never`, `on-failure` or `always`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<String>,
+    /// Seconds from now until the service deletes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<u64>,
+    /// User data for cloud-init, from the next boot on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_data: Option<String>,
+}
+
+/// All keys of a VM's login user.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct VmKeys {
+    /// The keys.
+    pub ssh_keys: Vec<String>,
+    /// Stored keys, by their ids.
+    pub ssh_key_ids: Vec<String>,
 }
 
 /// Filters for a list of VMs.
@@ -276,9 +303,25 @@ impl ProjectClient {
         self.client.post(&format!("{}/vms", self.path), Some(request)).await
     }
 
+    /// Creates several VMs, all or none; their names have a number behind them.
+    pub async fn create_vms(&self, request: &CreateVm, count: u32) -> Result<Vec<Vm>> {
+        #[derive(Deserialize)]
+        struct Made {
+            data: Vec<Vm>,
+        }
+        let request = CreateVm { count: Some(count), ..request.clone() };
+        let made: Made = self.client.post(&format!("{}/vms", self.path), Some(&request)).await?;
+        Ok(made.data)
+    }
+
     /// Changes a VM.
     pub async fn update_vm(&self, id: &str, change: &ChangeVm) -> Result<Vm> {
         self.client.patch(&self.vm_path(id), change).await
+    }
+
+    /// Replaces the keys of a VM's login user; the guest takes them at its next boot.
+    pub async fn replace_vm_keys(&self, id: &str, keys: &VmKeys) -> Result<Vm> {
+        self.client.put(&format!("{}/ssh_keys", self.vm_path(id)), keys).await
     }
 
     /// Deletes a VM; the work goes on after the answer.

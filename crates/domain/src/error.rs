@@ -40,6 +40,8 @@ codes! {
     DiskNotFound = "disk_not_found", 400;
     /// A network named in the request is not one the project can use.
     NetworkNotFound = "network_not_found", 400;
+    /// An SSH key named in the request is stored neither by the caller nor by the project.
+    SshKeyNotFound = "ssh_key_not_found", 400;
     /// A verification, reset or invitation token is wrong, used or expired.
     InvalidToken = "invalid_token", 400;
     /// The request names no project, and the credential stands for more than one.
@@ -130,6 +132,8 @@ codes! {
     NetworkFull = "network_full", 409;
     /// The project has a network of this name, or one whose addresses overlap.
     NetworkExists = "network_exists", 409;
+    /// The person or the project stores a key of this name, or the same key under another one.
+    SshKeyExists = "ssh_key_exists", 409;
     /// This platform cannot do it.
     NotSupported = "not_supported", 409;
     /// An account with this address exists.

@@ -71,6 +71,8 @@ ids! {
     HostId;
     /// A network of a project.
     NetworkId;
+    /// An SSH key that a person or a project stores.
+    SshKeyId;
 }
 
 /// Whose something is that several share: an organization, and a project of it. Organizations come first, since

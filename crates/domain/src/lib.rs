@@ -26,6 +26,7 @@ pub mod sandbox;
 pub mod secret;
 pub mod series;
 pub mod sse;
+pub mod ssh_key;
 pub mod time;
 pub mod vm;
 mod words;

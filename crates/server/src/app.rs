@@ -51,6 +51,7 @@ use crate::services::network::Networks;
 use crate::services::project::Projects;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::runtime::{self, Runtime};
+use crate::services::ssh_key::SshKeys;
 use crate::services::vm::Vms;
 use crate::services::{Holder, Stops, suspension};
 
@@ -225,6 +226,7 @@ struct Held {
     vms: Vms,
     sandboxes: Sandboxes,
     networks: Networks,
+    ssh_keys: SshKeys,
 }
 
 impl Held {
@@ -234,6 +236,7 @@ impl Held {
             vms: Vms::new(db.clone(), clock.clone(), config, vm, host),
             sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, host),
             networks: Networks::new(db.clone(), clock.clone(), network),
+            ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }
     }
 
@@ -250,7 +253,7 @@ impl Held {
     }
 
     fn routes(&self) -> OpenApiRouter {
-        self.vms.routes().merge(self.sandboxes.routes()).merge(self.networks.routes())
+        self.vms.routes().merge(self.sandboxes.routes()).merge(self.networks.routes()).merge(self.ssh_keys.routes())
     }
 
     fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, taken_over: &CancellationToken) {

@@ -150,7 +150,7 @@ fn only_record_writes_out_the_columns_of_a_row() {
 
 #[test]
 fn services_know_each_other_only_by_their_front_doors() {
-    let services = ["host", "identity", "network", "project", "vm", "sandbox", "gateway"];
+    let services = ["host", "identity", "network", "project", "ssh_key", "vm", "sandbox", "gateway"];
     for service in services {
         let others: Vec<_> =
             services.iter().filter(|other| **other != service).map(|other| format!("services::{other}")).collect();
@@ -165,6 +165,8 @@ fn services_know_each_other_only_by_their_front_doors() {
         "network::store",
         "network::ops",
         "project::store",
+        "ssh_key::store",
+        "ssh_key::ops",
         "vm::store",
         "vm::ops",
         "vm::reconcile",
@@ -221,7 +223,7 @@ fn requests_do_not_touch_the_host() {
 
 #[test]
 fn stores_are_asked_by_ops_and_reconcilers_not_by_wire() {
-    for service in ["vm", "sandbox", "network", "gateway"] {
+    for service in ["vm", "sandbox", "network", "ssh_key", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &["engine()", ".begin()", "Tx"], |_| false);
     }
 }
@@ -232,7 +234,7 @@ fn requests_are_parsed_by_the_domain_and_only_described_by_wire() {
     refuse("server/src", &["domain::fields", "Fields::of", "Fields<'", "TryFrom<&Value>"], |_| false);
     // Whatever can refuse, judges; what describes and shows cannot.
     let judges = ["FieldError", "Parsed", "Error::", "Err(", "Result<", ".fail(", "query::", "list::Params"];
-    for service in ["host", "identity", "network", "project", "vm", "sandbox", "gateway"] {
+    for service in ["host", "identity", "network", "project", "ssh_key", "vm", "sandbox", "gateway"] {
         refuse(&format!("server/src/services/{service}/wire"), &judges, |_| false);
     }
 }
@@ -255,7 +257,7 @@ const FOR_NOBODY: [(&str, &[&str]); 10] = [
 #[test]
 fn who_acts_for_a_caller_asks_again_inside_the_transaction() {
     let mut seen = 0;
-    for service in ["identity", "vm", "sandbox", "network", "gateway"] {
+    for service in ["identity", "vm", "sandbox", "network", "ssh_key", "gateway"] {
         for (file, text) in sources(&format!("server/src/services/{service}/ops")) {
             let listed = FOR_NOBODY.iter().find(|(known, _)| file.ends_with(known)).map_or(&[][..], |(_, names)| names);
             let mut function = String::new();
@@ -278,12 +280,13 @@ fn who_acts_for_a_caller_asks_again_inside_the_transaction() {
 }
 
 /// What writes an audit record for who calls it, in the transaction that it is given.
-const RECORDS: [(&str, &[&str]); 5] = [
+const RECORDS: [(&str, &[&str]); 6] = [
     ("gateway", &["record"]),
     ("identity", &["remove", "take"]),
     ("network", &["record"]),
     ("sandbox", &["created", "write"]),
-    ("vm", &["record", "wish"]),
+    ("ssh_key", &[]),
+    ("vm", &["changed", "created", "record", "wish"]),
 ];
 
 /// What changes nothing that is to be recorded by itself: it reads, or it begins what another one records when it is

@@ -23,6 +23,7 @@ pub mod sandbox;
 mod service;
 pub mod session;
 pub mod speak;
+pub mod ssh_key;
 pub mod template;
 pub mod usage;
 mod usage_group;
@@ -68,6 +69,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Vm(command) => return vm::run(&any().await?, command).await,
         Command::Disk(command) => disk::run(&any().await?, command).await?,
         Command::Network(command) => network::run(&any().await?, command).await?,
+        Command::SshKey(command) => ssh_key::run(&any().await?, command).await?,
         Command::Image(command) => image::run(&any().await?, command).await?,
         Command::Sandbox(command) => return sandbox::run(&any().await?, command).await,
         Command::Template(command) => template::run(&any().await?, command).await?,

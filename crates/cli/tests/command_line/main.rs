@@ -15,6 +15,8 @@ mod port;
 mod print;
 mod quiet;
 mod shell;
+mod ssh_config;
+mod ssh_key;
 mod template;
 mod terminal;
 mod together;

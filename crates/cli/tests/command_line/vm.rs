@@ -49,6 +49,35 @@ async fn a_verb_on_several_finds_all_before_it_touches_one() {
     here.platform.engine.allow("make_disk");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_to_live_is_typed_as_a_span_and_shown() {
+    let here = Here::start().await;
+    let line = ["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "tiny", "--ttl"];
+    let shown = berth(&here, &[&line[..], &["2h"]].concat()).await;
+    assert!(out(&shown).contains("deleted at"), "{shown:?}");
+    let listed = out(&berth(&here, &["vm", "list"]).await);
+    assert!(listed.contains("TTL") && listed.contains("1h"), "{listed}");
+    let changed = berth(&here, &["vm", "update", "web", "--ttl", "7d", "--json"]).await;
+    let changed: Value = serde_json::from_str(&out(&changed)).expect("JSON");
+    assert!(changed["expires_at"].is_string(), "{changed}");
+    let refused = berth(&here, &[&line[..], &["31d"]].concat()).await;
+    assert!(refused.status.code() == Some(2) && err(&refused).contains("--ttl must be"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_are_made_with_one_command() {
+    let here = Here::start().await;
+    let line = ["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "tiny", "--wait", "--count"];
+    let made = berth(&here, &[&line[..], &["3", "--no-headers"]].concat()).await;
+    let lines: Vec<_> =
+        out(&made).lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(lines, ["web-1 running", "web-2 running", "web-3 running"], "{made:?}");
+    let refused = berth(&here, &[&line[..], &["21"]].concat()).await;
+    assert!(refused.status.code() == Some(2) && err(&refused).contains("--count must be"), "{refused:?}");
+    let both = berth(&here, &[&line[..], &["2", "--attach", "d"]].concat()).await;
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+}
+
 fn transient() -> EngineError {
     EngineError::Transient("not now".into())
 }

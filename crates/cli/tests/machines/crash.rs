@@ -96,6 +96,7 @@ const KEPT_RUNNING: &[&str] = &["vm.keep_running.before", "vm.keep_running.after
 const DEADLINE: &[&str] = &["vm.retry.before", "vm.retry.after"];
 const GUEST_OFF: &[&str] = &["vm.guest_off.before", "vm.guest_off.after"];
 const RESUME: &[&str] = &["vm.resume.before", "vm.resume.after"];
+const EXPIRY: &[&str] = &["vm.expire.before", "vm.expire.after"];
 const RUNNING: &[&str] = &["vm.running.before", "vm.running.after"];
 /// With the restart policy, and what becomes of the VM.
 const DEATH: [(&str, &str, &str); 4] = [
@@ -173,7 +174,7 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
     let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED];
-    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING];
+    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
     let lists = lists.into_iter().chain(of_disks).chain(of_memory);
     let killed: Vec<_> = lists.flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
@@ -312,6 +313,22 @@ async fn a_creation_goes_on_or_can_be_undone() {
             assert_eq!(service.files("machines").len(), 1, "{point}");
         }
         leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_to_live_ends() {
+    for point in EXPIRY {
+        let mut service = service();
+        let mut id = String::new();
+        let caller = killed_at(&mut service, point, async |caller| {
+            let mut body = body();
+            body["ttl_seconds"] = json!(5);
+            id = caller.create_vm(body).await;
+        })
+        .await;
+        caller.gone(&id).await;
+        nothing_is_left(&service, &caller, None).await;
     }
 }
 

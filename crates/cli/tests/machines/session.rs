@@ -101,6 +101,29 @@ async fn the_power_button_lets_a_guest_end_its_work() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_guest_takes_other_keys_at_its_next_boot() {
+    const BY_HAND: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIOkvXqWhmrNwsKUVRjPMWzZ0pE7gNRQnxVbQkG4HmCrf";
+    let service = Service::started(BERTH, &["micro"]);
+    let caller = service.admin().await;
+    let (file, first) = key(&service);
+    let mut body = vm("web");
+    body["ssh_keys"] = json!([first]);
+    let id = caller.create_vm(body).await;
+    let guest = ready(&caller, &id).await;
+    says(&service, &guest, &format!("echo ssh-ed25519 {BY_HAND} by hand >>/root/.ssh/authorized_keys"));
+    std::fs::remove_file(&file).expect("the private key");
+    let (_, second) = key(&service);
+    let keys = json!({"ssh_keys": [second]});
+    caller.ask(reqwest::Method::PUT, &format!("/vms/{id}/ssh_keys"), keys, 200).await;
+    assert_eq!(caller.act(&format!("/vms/{id}/restart")).await.status, 202);
+    let guest = caller.reaches(&id, "running").await;
+    // Whoever logs in has the second key now.
+    let kept = says(&service, &guest, "cut -d' ' -f2 /root/.ssh/authorized_keys");
+    let second = second.split(' ').nth(1).expect("a blob");
+    assert_eq!(kept.lines().collect::<Vec<_>>(), [BY_HAND, second]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_boots_hears_the_power_button_once_it_listens() {
     let mut service = Service::new(BERTH, &["micro"]);
     // It is never switched off.

@@ -126,6 +126,8 @@ pub struct Snapshot {
     pub host_restarted: bool,
     /// What to do when it dies.
     pub restart_policy: RestartPolicy,
+    /// When its time is over, and it is deleted.
+    pub expires_at: Option<Timestamp>,
     /// Its disks, root first.
     pub disks: Vec<Disk>,
     /// The machine.
@@ -199,6 +201,8 @@ pub enum Step {
     Retry,
     /// Record a failure; nothing is wanted any more, but everything is kept.
     Fail(String),
+    /// Record that its time is over: from then on it is wanted no more.
+    Expire,
     /// Remove the machine's traces, release its disks, record that it is gone.
     Finish,
     /// Look again at this time.
@@ -256,6 +260,8 @@ words! {
         Retry = "retry",
         /// [`Step::Fail`].
         Fail = "fail",
+        /// [`Step::Expire`].
+        Expire = "expire",
         /// [`Step::Finish`].
         Finish = "finish",
         /// [`Step::Wait`].
@@ -299,6 +305,7 @@ impl Step {
             Self::Stopped => StepKind::Stopped,
             Self::Retry => StepKind::Retry,
             Self::Fail(_) => StepKind::Fail,
+            Self::Expire => StepKind::Expire,
             Self::Finish => StepKind::Finish,
             Self::Wait(_) => StepKind::Wait,
             Self::Rest => StepKind::Rest,
@@ -325,12 +332,18 @@ const PRESS_AGAIN: i64 = 1;
 
 /// The next step.
 pub fn next(s: &Snapshot) -> Step {
-    match s.want {
-        Want::Gone => gone(s),
+    let step = match s.want {
+        Want::Gone => return gone(s),
+        _ if s.expires_at.is_some_and(|at| at <= s.now) => return Step::Expire,
         Want::Stop => stop(s),
         Want::Suspend => suspend(s),
         Want::Run if s.status == Status::Running => keep_running(s),
         Want::Run => bring_up(s),
+    };
+    match (step, s.expires_at) {
+        (Step::Rest, Some(at)) => Step::Wait(at),
+        (Step::Wait(until), Some(at)) => Step::Wait(until.min(at)),
+        (step, _) => step,
     }
 }
 

@@ -52,6 +52,7 @@ impl World {
             host_restarted: false,
             restart_policy: policy,
             disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false, moving: None }],
+            expires_at: None,
             machine: Machine::Absent,
             machine_ready: false,
         };
@@ -117,11 +118,8 @@ impl World {
             }
             Step::Retry => (self.s.attempts, self.s.ending, self.s.since) = (self.s.attempts + 1, true, self.s.now),
             Step::Fail(_) => self.fail(),
-            Step::Finish => {
-                assert_eq!(self.s.machine, Machine::Absent);
-                self.s.reserved = false;
-                self.enter(Status::Deleted);
-            }
+            Step::Expire => self.expire(),
+            Step::Finish => self.finish(),
             Step::Wait(until) => self.s.now = self.s.now.max(until),
             Step::Rest => {}
         }
@@ -142,6 +140,18 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    fn finish(&mut self) {
+        assert_eq!(self.s.machine, Machine::Absent);
+        self.s.reserved = false;
+        self.enter(Status::Deleted);
+    }
+
+    fn expire(&mut self) {
+        assert!(self.s.want != Want::Gone && self.s.expires_at.is_some_and(|at| at <= self.s.now));
+        self.s.want = Want::Gone;
+        self.enter(Status::Deleting);
     }
 
     fn go_on(&mut self, has_room: bool) {
@@ -290,8 +300,10 @@ proptest! {
         events in prop::collection::vec(event(), 0..40),
         policy in prop::sample::select(RestartPolicy::ALL),
         deaf in any::<bool>(),
+        ttl in prop::option::of(5..2000i64),
     ) {
         let mut world = World::new(policy, deaf);
+        world.s.expires_at = ttl.map(|seconds| Timestamp(0).plus_seconds(seconds));
         for event in &events {
             disturb(&mut world, event);
         }
@@ -301,6 +313,7 @@ proptest! {
             world.s.machine = Machine::Running;
         }
         world.settle();
+        prop_assert!(ttl.is_none() || world.s.want == Want::Gone);
         match world.s.want {
             Want::Run => {
                 prop_assert_eq!(world.s.status, Status::Running);
@@ -377,6 +390,28 @@ fn a_guest_has_its_time_to_let_go_of_a_disk() {
     assert_eq!(next(&world.s), Step::AttachDisk(id));
     world.s.disks[0].grows = true;
     assert_eq!(next(&world.s), Step::GrowDisk(id), "it grows before it comes");
+}
+
+#[test]
+fn a_vm_goes_when_its_time_is_over_whatever_it_does() {
+    let mut world = World::new(RestartPolicy::Always, false);
+    world.settle();
+    let at = world.s.now.plus_seconds(60);
+    world.s.expires_at = Some(at);
+    assert_eq!(next(&world.s), Step::Wait(at));
+    // Earlier looks are not put off.
+    world.s.machine = Machine::Unresponsive;
+    assert_eq!(next(&world.s), Step::Wait(world.s.now.plus_seconds(SILENCE_POLL)));
+    world.s.now = at.plus_millis(-1);
+    assert_eq!(next(&world.s), Step::Wait(at));
+    for (want, status) in
+        [(Want::Run, Status::Running), (Want::Stop, Status::Stopped), (Want::Suspend, Status::Suspended)]
+    {
+        (world.s.want, world.s.status, world.s.now) = (want, status, at);
+        assert_eq!(next(&world.s), Step::Expire);
+    }
+    world.apply(Step::Expire);
+    assert_eq!(next(&world.s), Step::PowerOff);
 }
 
 #[test]

@@ -7,9 +7,10 @@ use super::disk::{DiskKind, DiskType, size};
 use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
-use crate::ids::{DiskId, NetworkId, VmId};
+use crate::ids::{DiskId, NetworkId, SshKeyId, VmId};
 use crate::names::Name;
 use crate::network;
+use crate::ssh_key::public_key;
 
 /// Most data disks attached, and most created, with one VM.
 pub const MAX_DISKS: usize = 4;
@@ -36,6 +37,10 @@ const USER_DATA: [&str; 8] = [
 const MIME_HEADERS: usize = 4096;
 const UNKNOWN_USER_DATA: &str =
     "must begin with '#!' (a script), '#cloud-config' or another head that cloud-init knows";
+/// Bounds of `ttl_seconds`: 5 s to 30 days.
+pub const TTL: (i64, i64) = (5, 30 * 86_400);
+/// Bounds of `count`: VMs of one request.
+pub const COUNT: (i64, i64) = (1, 20);
 /// Most labels of a VM.
 pub const MAX_LABELS: usize = 64;
 
@@ -62,6 +67,8 @@ pub struct CreateVm {
     pub network_ids: Vec<NetworkId>,
     /// Public keys of the login user.
     pub ssh_keys: Vec<String>,
+    /// Stored keys of the caller or the project, for the login user, too.
+    pub ssh_key_ids: Vec<SshKeyId>,
     /// Inbound ports besides 22.
     pub exposed_ports: Vec<ExposedPort>,
     /// Whether deletion removes a root disk that was created with the VM.
@@ -72,6 +79,28 @@ pub struct CreateVm {
     pub labels: BTreeMap<String, String>,
     /// (ext) What happens when the machine dies.
     pub restart_policy: RestartPolicy,
+    /// (ext) Seconds from its creation until it is deleted.
+    pub ttl_seconds: Option<i64>,
+    /// (ext) How many are made, where the request says so.
+    pub count: Option<i64>,
+}
+
+impl CreateVm {
+    /// The names of the VMs: the one that was given, with a number behind it where several are made.
+    pub fn names(&self) -> Parsed<Vec<Name>> {
+        let count = self.count.unwrap_or(1);
+        (1..=count).map(|number| numbered(&self.name, number, count)).collect()
+    }
+}
+
+/// The name of one of several.
+fn numbered(name: &Name, number: i64, of: i64) -> Parsed<Name> {
+    if of == 1 {
+        return Ok(name.clone());
+    }
+    let longest = Name::MAX - 1 - of.to_string().len();
+    Name::parse(&format!("{}-{number}", name.as_str()))
+        .map_err(|_| format!("must have at most {longest} characters, because a number is put behind it"))
 }
 
 /// Where a root disk comes from.
@@ -107,6 +136,9 @@ impl TryFrom<&Value> for CreateVm {
     fn try_from(body: &Value) -> Result<Self> {
         let mut f = Fields::of(body);
         let request = read_create(&mut f);
+        if let Some(Err(rule)) = request.as_ref().map(CreateVm::names) {
+            f.fail("name", rule);
+        }
         f.finish(request)
     }
 }
@@ -120,13 +152,15 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
     let root_disk = read_root_disk(f);
     let (attached_disks, create_disks) = read_data_disks(f);
     let network_ids = network::read_ids(f).unwrap_or_default();
-    let ssh_keys = f.list("ssh_keys", MAX_KEYS, ssh_key).unwrap_or_default();
-    unique(f, "ssh_keys", &ssh_keys);
+    let (ssh_keys, ssh_key_ids) = read_keys(f);
     let exposed_ports = read_ports(f).unwrap_or_default();
     let delete_root_disk = f.optional("delete_root_disk", boolean).unwrap_or(false);
     let user_data = f.optional("user_data", user_data);
     let labels = f.optional("labels", labels).unwrap_or_default();
     let restart_policy = f.optional("restart_policy", restart_policy);
+    let ttl_seconds = f.optional("ttl_seconds", integer(TTL.0, TTL.1));
+    let has_existing = matches!(root_disk, Some(RootDisk::Attach(_))) || !attached_disks.is_empty();
+    let count = read_count(f, has_existing);
     Some(CreateVm {
         name: name?,
         region_id: region_id?,
@@ -138,12 +172,24 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
         create_disks,
         network_ids,
         ssh_keys,
+        ssh_key_ids,
         exposed_ports,
         delete_root_disk,
         user_data,
         labels,
         restart_policy: restart_policy.unwrap_or(RestartPolicy::Never),
+        ttl_seconds,
+        count,
     })
+}
+
+/// How many VMs are made; only one where a disk that exists is to be attached.
+fn read_count(f: &mut Fields<'_>, has_existing_disk: bool) -> Option<i64> {
+    let count = f.optional("count", integer(COUNT.0, COUNT.1))?;
+    if count > 1 && has_existing_disk {
+        f.fail("count", "must be 1 where an existing disk is attached: a disk belongs to one VM");
+    }
+    Some(count)
 }
 
 fn read_root_disk(f: &mut Fields<'_>) -> Option<RootDisk> {
@@ -174,6 +220,18 @@ fn read_data_disks(f: &mut Fields<'_>) -> (Vec<DiskId>, Vec<NewDisk>) {
         Some((attached, created))
     })
     .unwrap_or_default()
+}
+
+/// Keys as such, and stored ones; together at most [`MAX_KEYS`].
+fn read_keys(f: &mut Fields<'_>) -> (Vec<String>, Vec<SshKeyId>) {
+    let keys = f.list("ssh_keys", MAX_KEYS, public_key).unwrap_or_default();
+    unique(f, "ssh_keys", &keys);
+    let ids = f.list("ssh_key_ids", MAX_KEYS, id).unwrap_or_default();
+    unique(f, "ssh_key_ids", &ids);
+    if keys.len() + ids.len() > MAX_KEYS {
+        f.fail("ssh_key_ids", format!("must have at most {MAX_KEYS} items together with ssh_keys"));
+    }
+    (keys, ids)
 }
 
 fn read_new_disk(f: &mut Fields<'_>) -> Option<NewDisk> {
@@ -262,6 +320,10 @@ pub struct UpdateVm {
     pub exposed_ports: Option<Vec<ExposedPort>>,
     /// New policy.
     pub restart_policy: Option<RestartPolicy>,
+    /// Seconds from now until it is deleted.
+    pub ttl_seconds: Option<i64>,
+    /// What cloud-init gets from the next boot on.
+    pub user_data: Option<String>,
 }
 
 impl TryFrom<&Value> for UpdateVm {
@@ -274,8 +336,32 @@ impl TryFrom<&Value> for UpdateVm {
             labels: f.optional("labels", labels),
             exposed_ports: read_ports(&mut f),
             restart_policy: f.optional("restart_policy", restart_policy),
+            ttl_seconds: f.optional("ttl_seconds", integer(TTL.0, TTL.1)),
+            user_data: f.optional("user_data", user_data),
         };
         f.finish(Some(change))
+    }
+}
+
+/// The keys that a VM has from now on (extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplaceKeys {
+    /// Public keys of the login user.
+    pub ssh_keys: Vec<String>,
+    /// Stored keys of the caller or the project.
+    pub ssh_key_ids: Vec<SshKeyId>,
+}
+
+impl TryFrom<&Value> for ReplaceKeys {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let (ssh_keys, ssh_key_ids) = read_keys(&mut f);
+        if !f.has("ssh_keys") && !f.has("ssh_key_ids") {
+            f.fail("ssh_keys", "is required; an empty list takes all keys away");
+        }
+        f.finish(Some(Self { ssh_keys, ssh_key_ids }))
     }
 }
 
@@ -333,36 +419,6 @@ fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {
             Ok((key.clone(), value.to_owned()))
         })
         .collect()
-}
-
-/// Rule: `^(ssh-rsa|ssh-ed25519)\s+[A-Za-z0-9+/]+[=]{0,2}(\s+.*)?$`, 50 to 2000 characters, one line.
-pub fn ssh_key(value: &Value) -> Parsed<String> {
-    let key = text(value)?;
-    if !(50..=2000).contains(&key.chars().count()) {
-        return Err("must have 50 to 2000 characters".into());
-    }
-    if key.chars().any(is_line_break) {
-        return Err("must be one line".into());
-    }
-    let rest = key.strip_prefix("ssh-rsa").or_else(|| key.strip_prefix("ssh-ed25519"));
-    if rest.is_some_and(is_key_body) {
-        Ok(key.to_owned())
-    } else {
-        Err("must look like 'ssh-ed25519 AAAA… comment' or 'ssh-rsa AAAA… comment'".into())
-    }
-}
-
-/// White space, base64, at most two `=`, then nothing or white space and a comment.
-fn is_key_body(rest: &str) -> bool {
-    let blob = rest.trim_start_matches(char::is_whitespace);
-    let after = blob.trim_start_matches(|c: char| c.is_ascii_alphanumeric() || c == '+' || c == '/');
-    let tail = after.strip_prefix("==").or_else(|| after.strip_prefix('=')).unwrap_or(after);
-    blob.len() < rest.len() && after.len() < blob.len() && (tail.is_empty() || tail.starts_with(char::is_whitespace))
-}
-
-/// CR, LF, VT, FF, NEL, and the two Unicode separators.
-const fn is_line_break(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
 fn unique<T: Eq + std::hash::Hash>(f: &mut Fields<'_>, name: &str, items: &[T]) {

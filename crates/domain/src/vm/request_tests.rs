@@ -80,6 +80,63 @@ fn root_disk_has_exactly_one_member() {
 }
 
 #[test]
+fn keys_are_replaced_by_all_that_are_named() {
+    let read = |body: Value| ReplaceKeys::try_from(&body);
+    let id = "01900000-0000-7000-8000-000000000001";
+    assert_eq!(read(json!({"ssh_keys": [key(1)], "ssh_key_ids": [id]})).unwrap().ssh_keys, [key(1)]);
+    assert!(read(json!({"ssh_keys": []})).is_ok() && read(json!({"ssh_key_ids": [id]})).is_ok());
+    for wrong in [json!({}), json!({"ssh_keys": null}), json!({"ssh_keys": ["x"]}), json!({"keys": [key(1)]})] {
+        assert!(read(wrong.clone()).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_time_to_live_has_two_bounds() {
+    for (seconds, good) in [(4, false), (5, true), (2_592_000, true), (2_592_001, false)] {
+        let body = set("ttl_seconds", json!(seconds));
+        if good {
+            ok(&body);
+        } else {
+            bad(&body, "ttl_seconds");
+        }
+        let change = UpdateVm::try_from(&json!({"ttl_seconds": seconds}));
+        assert_eq!(change.is_ok(), good, "{seconds}");
+    }
+    assert_eq!(UpdateVm::try_from(&json!({"ttl_seconds": null})).unwrap().ttl_seconds, None);
+}
+
+#[test]
+fn several_have_numbers_and_no_disk_that_exists() {
+    let names = |name: &str, count: i64| {
+        let mut body = set("count", json!(count));
+        body["name"] = json!(name);
+        let names = CreateVm::try_from(&body).map(|request| request.names());
+        names.map(|names| names.unwrap().iter().map(|name| name.as_str().to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(names("web", 1).unwrap(), ["web"]);
+    assert_eq!(names("web", 3).unwrap(), ["web-1", "web-2", "web-3"]);
+    assert_eq!(names("web", 20).unwrap().last().map(String::as_str), Some("web-20"));
+    for count in [0, -1, 21] {
+        bad(&set("count", json!(count)), "count");
+    }
+    // Room for a hyphen and the longest number.
+    let (fits, long) = ("a".repeat(17), "a".repeat(18));
+    assert!(names(&fits, 20).is_ok() && names(&long, 20).is_err());
+    assert!(names(&long, 9).is_ok() && names(&"a".repeat(19), 9).is_err() && names(&"a".repeat(20), 1).is_ok());
+    let error = names(&long, 20).unwrap_err();
+    assert_eq!((error.details[0].field.as_str(), error.details.len()), ("name", 1));
+    let root = json!({"attach_disk_request": {"disk_id": DISK}});
+    let data = json!({"attached_disks": [{"disk_id": DISK}]});
+    for (field, disk) in [("root_disk", root), ("data_disks", data)] {
+        for (count, good) in [(1, true), (2, false)] {
+            let mut body = set(field, disk.clone());
+            body["count"] = json!(count);
+            if good { ok(&body) } else { bad(&body, "count") }
+        }
+    }
+}
+
+#[test]
 fn four_attached_and_four_created() {
     let created: Vec<_> =
         (0..5).map(|n| json!({"name": format!("d{n}"), "type": "filesystem", "size_gb": 10})).collect();
@@ -116,6 +173,18 @@ fn keys_on_both_sides() {
     ok(&set("ssh_keys", keys(10)));
     bad(&set("ssh_keys", keys(11)), "ssh_keys");
     bad(&set("ssh_keys", json!([key(1), key(1)])), "ssh_keys");
+    let id = |n: usize| format!("01900000-0000-7000-8000-{n:012}");
+    let with_ids = |keys_of: usize, ids: usize| {
+        let mut body = set("ssh_keys", keys(keys_of));
+        body["ssh_key_ids"] = (0..ids).map(id).collect();
+        body
+    };
+    ok(&with_ids(0, 10));
+    bad(&with_ids(0, 11), "ssh_key_ids");
+    ok(&with_ids(4, 6));
+    bad(&with_ids(4, 7), "ssh_key_ids");
+    bad(&set("ssh_key_ids", json!([id(1), id(1)])), "ssh_key_ids");
+    bad(&set("ssh_key_ids", json!(["laptop"])), "ssh_key_ids[0]");
     let sized = |n: usize| format!("ssh-rsa {}", "A".repeat(n - 8));
     for (n, good) in [(49, false), (50, true), (2000, true), (2001, false)] {
         let body = set("ssh_keys", json!([sized(n)]));
@@ -133,7 +202,7 @@ fn key_shapes() {
         format!("ssh-ed25519\u{a0}{blob} ünïcode"),
         format!("ssh-rsa {blob} "),
     ] {
-        assert!(ssh_key(&json!(good)).is_ok(), "{good:?}");
+        assert!(public_key(&json!(good)).is_ok(), "{good:?}");
     }
     for bad in [
         format!("ssh-dss {blob}"),
@@ -147,7 +216,7 @@ fn key_shapes() {
         format!("ssh-ed25519 {blob} a\u{85}b"),
         format!("ssh-ed25519\u{b}{blob}"),
     ] {
-        assert!(ssh_key(&json!(bad)).is_err(), "{bad:?}");
+        assert!(public_key(&json!(bad)).is_err(), "{bad:?}");
     }
 }
 

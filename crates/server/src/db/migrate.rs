@@ -66,6 +66,8 @@ const STEPS: &[Step] = steps![
     40 "0040" "firewall",
     41 "0041" "suspended",
     42 "0042" "pool",
+    35 "0035" "ssh_keys",
+    36 "0036" "vm_expiry",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

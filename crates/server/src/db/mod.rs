@@ -28,6 +28,7 @@ pub mod record;
 pub mod resource_usage;
 mod row;
 pub mod setting;
+pub mod ssh_key;
 pub mod tenant;
 pub mod usage;
 

@@ -113,7 +113,8 @@ id_values!(
     UploadId,
     MachineId,
     HostId,
-    NetworkId
+    NetworkId,
+    SshKeyId
 );
 
 /// Where a statement runs: the database for reading, or a transaction.

@@ -124,7 +124,7 @@ fn describe(item: &mut PathItem, schema: &str) {
 }
 
 /// The groups of operations, in the order in which a newcomer needs them.
-const TAGS: [(&str, &str); 14] = [
+const TAGS: [(&str, &str); 15] = [
     (
         "identity",
         "Accounts, sessions, organizations, projects, members, invitations, API keys, quotas and the audit log.",
@@ -133,6 +133,7 @@ const TAGS: [(&str, &str); 14] = [
     ("images", "What machines boot from."),
     ("vms", "Virtual machines: their life, consoles and metrics."),
     ("disks", "Data disks and root disk volumes."),
+    ("ssh_keys", "SSH keys that people and projects store, to choose them for VMs."),
     ("networks", "Networks, in which VMs and sandboxes of a project reach each other."),
     ("events", "What happens in a project, as it happens."),
     ("sandbox_templates", "What sandboxes are made of: images, Dockerfiles, snapshots."),

@@ -3,6 +3,7 @@
 //! the only SQL, `reconcile` makes the world agree. Services see each other only through `mod`, and
 //! through the questions below, which the composition root connects.
 
+mod chosen_key;
 mod firewall;
 pub mod gateway;
 pub mod host;
@@ -13,6 +14,7 @@ mod owner;
 pub mod project;
 pub mod quota;
 pub mod sandbox;
+pub mod ssh_key;
 pub mod suspension;
 pub mod vm;
 

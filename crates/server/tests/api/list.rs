@@ -123,7 +123,7 @@ async fn filters_and_order() {
 
 /// Of every list that can be narrowed or ordered: its path in the document, the parameter that tells where rows stand,
 /// and whether rows have a name. What is not here takes a page and, at most, filters of its own.
-const NARROWED: [(&str, Option<&str>, bool); 24] = [
+const NARROWED: [(&str, Option<&str>, bool); 26] = [
     ("/api/v1/admin/hosts", Some("state"), true),
     ("/api/v1/admin/orgs", None, true),
     ("/api/v1/admin/projects", None, true),
@@ -145,9 +145,11 @@ const NARROWED: [(&str, Option<&str>, bool); 24] = [
     ("/api/v1/orgs/{org_id}/projects/{project_id}/sandbox_uploads", None, false),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes", Some("phase"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/snapshots", Some("status"), true),
+    ("/api/v1/orgs/{org_id}/projects/{project_id}/ssh_keys", None, true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/vms", Some("status"), true),
     ("/api/v1/referrals", Some("status"), false),
     ("/api/v1/users/me/sessions", None, false),
+    ("/api/v1/users/me/ssh_keys", None, true),
 ];
 
 /// Lists without a `sort`: their order is part of what they are, or they are part of the configuration.

@@ -74,7 +74,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "quota" | "events" | "usage" | "resource_usage") => Project(Roles::Read, Keys::Any),
             // A console that one types into changes things.
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
-            (_, "vms" | "disks" | "root_disks") => Project(usual, Keys::Vm),
+            (_, "vms" | "disks" | "root_disks" | "ssh_keys") => Project(usual, Keys::Vm),
             (_, "networks") => Project(usual, Keys::VmOrSandbox),
             (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),
             _ => return None,
@@ -112,6 +112,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
         name if OPEN.contains(&name) => Open,
         "auth/logout" | "auth/password/change" | "auth/phone/verification" | "auth/phone/verify" => Person,
         "users/me" | "users/me/sessions" | "users/me/sessions/{session_id}" | "orgs" => Person,
+        "users/me/ssh_keys" | "users/me/ssh_keys/{ssh_key_id}" => Person,
         "invitations/accept" | "referrals" | "referrals/code" => Person,
         "regions" | "vm_configs" | "plans" => Anybody,
         "key" => Access::Key,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use berth_testkit::{Caller, Platform, vm};
+use berth_testkit::{Caller, Platform, key, vm};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -156,7 +156,13 @@ async fn answers_to_changes_have_the_promised_shape() {
     let caller = &platform.admin;
     check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"labels": {"a": "b"}}))).await;
     check(&document, caller, "patch", &format!("/vms/{id}"), Some(json!({"name": 1}))).await;
+    for body in [json!({"ssh_keys": [key(1)]}), json!({})] {
+        check(&document, caller, "put", &format!("/vms/{id}/ssh_keys"), Some(body)).await;
+    }
     check(&document, caller, "post", "/vms", Some(json!({}))).await;
+    let mut several = vm("several");
+    several["count"] = json!(2);
+    check(&document, caller, "post", "/vms", Some(several)).await;
     let disk = json!({"name": "e", "type": "block", "size_gb": 10, "region_id": "local"});
     check(&document, caller, "post", "/disks", Some(disk)).await;
     for body in [json!({"name": "lan"}), json!({"name": "lan"}), json!({"name": 1})] {
@@ -167,6 +173,17 @@ async fn answers_to_changes_have_the_promised_shape() {
     check(&document, caller, "post", "/sandboxes", Some(json!({"network_ids": [lan]}))).await;
     check(&document, caller, "get", &format!("/networks/{lan}"), None).await;
     check(&document, caller, "delete", &format!("/networks/{lan}"), None).await;
+    for place in ["/api/v1/users/me/ssh_keys", "/ssh_keys"] {
+        for body in [json!({"name": "k", "public_key": key(1)}), json!({"name": "k", "public_key": key(2)}), json!({})]
+        {
+            check(&document, caller, "post", place, Some(body)).await;
+        }
+        let listed = check(&document, caller, "get", place, None).await;
+        let one = format!("{place}/{}", listed["data"][0]["id"].as_str().expect("an id"));
+        check(&document, caller, "get", &one, None).await;
+        check(&document, caller, "delete", &one, None).await;
+        check(&document, caller, "delete", &one, None).await;
+    }
     let root = caller.get("/root_disks").await.body["data"][0]["id"].as_str().expect("an id").to_owned();
     check(&document, caller, "get", &format!("/root_disks/{root}"), None).await;
     check(&document, caller, "delete", &format!("/root_disks/{root}"), None).await;

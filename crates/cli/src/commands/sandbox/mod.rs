@@ -19,7 +19,7 @@ mod words;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{ChangeSandbox, ProjectClient, SandboxFilter};
+use berth_client::{ChangeSandbox, List, ProjectClient, Sandbox, SandboxFilter};
 use clap::{Args, Subcommand};
 
 use self::find::find;
@@ -115,6 +115,8 @@ pub struct ListArgs {
     metadata: Vec<String>,
     #[command(flatten)]
     page: crate::page::PageArgs,
+    #[command(flatten)]
+    watching: crate::watch::WatchArgs,
 }
 
 #[derive(Args)]
@@ -185,8 +187,9 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         name: None,
         metadata: pairs::pairs(&args.metadata, "metadata")?,
     };
-    let sandboxes = project.sandboxes(&filter).await?;
-    show::list(context, &sandboxes, &show::templates(context, project).await?)
+    let ask = async || Ok(project.sandboxes(&filter).await?);
+    let show = async |all: &List<Sandbox>| show::list(context, all, &show::templates(context, project).await?);
+    args.watching.show(project, ask, show).await
 }
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {

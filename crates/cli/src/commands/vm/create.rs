@@ -7,14 +7,14 @@ use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port,
 use clap::Args;
 
 use super::find::tell_shared;
-use super::show;
-use crate::commands::{disk, network};
+use super::{price, show};
+use crate::commands::{disk, network, ssh_key};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::pairs::pairs;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
-use crate::{credentials, progress, size};
+use crate::{own_key, progress, size, span};
 
 /// Seconds to wait for a new VM: an image may be cloned first.
 const LONGEST: u64 = 600;
@@ -32,12 +32,15 @@ pub const WORDS: Words = &[
     ("data_disks.attached_disks", "--attach"),
     ("network_ids", "--network"),
     ("ssh_keys", "--ssh-key"),
+    ("ssh_key_ids", "--ssh-key"),
     ("exposed_ports", "--port"),
     ("user_data", "--user-data"),
     ("labels", "--label"),
     ("restart_policy", "--restart-policy"),
     ("region_id", "--region"),
     ("plan_id", "--plan"),
+    ("ttl_seconds", "--ttl"),
+    ("count", "--count"),
 ];
 
 #[derive(Args)]
@@ -71,8 +74,9 @@ pub struct CreateArgs {
     /// Network of the project that it belongs to, by name or id, repeated: berth network list
     #[arg(long = "network", value_name = "NETWORK")]
     networks: Vec<String>,
-    /// File with a public key for the login user, repeated; by default yours, or one that berth makes for you
-    #[arg(long = "ssh-key", value_name = "FILE")]
+    /// Public key for the login user, repeated: a file, or the name of a stored key (berth ssh-key list); by default your
+    /// file, or one that berth makes for you
+    #[arg(long = "ssh-key", value_name = "NAME|FILE")]
     ssh_keys: Vec<PathBuf>,
     /// No key: nobody can log in over SSH
     #[arg(long, conflicts_with = "ssh_keys")]
@@ -95,28 +99,54 @@ pub struct CreateArgs {
     /// Plan
     #[arg(long, default_value = "on-demand")]
     plan: String,
+    /// Delete it after this time, as 90s, 2h or 7d; at most 30d
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    ttl: Option<u64>,
+    /// So many VMs, 1 to 20, all or none; several are called NAME-1, NAME-2, …
+    #[arg(long, short = 'n', conflicts_with_all = ["root_disk", "attach"])]
+    count: Option<u32>,
+    /// Print what it costs, and make nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
 
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
-    let waiting = args.waiting;
-    let request = request(project, args).await?;
-    let vm = project.create_vm(&request).await.map_err(|error| retold(error, WORDS))?;
-    tell_shared(context, project, &vm.name).await;
-    let vm = if waiting.wanted(false) {
-        progress::wait(project, &vm.id, "running", waiting.longest(LONGEST), context.is_quiet()).await?
-    } else {
-        vm
+    let (waiting, count) = (args.waiting, args.count);
+    let dry_run = args.dry_run;
+    let request = request(context, project, args).await?;
+    if dry_run {
+        return price::of(context, &request, count.unwrap_or(1)).await?.print(context.look);
+    }
+    if context.look.is_for_people()
+        && let Ok(price) = price::of(context, &request, count.unwrap_or(1)).await
+    {
+        price.tell();
+    }
+    let made = match count {
+        Some(count) => project.create_vms(&request, count).await,
+        None => project.create_vm(&request).await.map(|vm| vec![vm]),
     };
-    show::one(context, &vm)?;
-    if context.look.is_for_people() && !request.ssh_keys.is_empty() {
+    let mut vms = made.map_err(|error| retold(error, WORDS))?;
+    for vm in &mut vms {
+        tell_shared(context, project, &vm.name).await;
+        if waiting.wanted(false) {
+            *vm = progress::wait(project, &vm.id, "running", waiting.longest(LONGEST), context.is_quiet()).await?;
+        }
+    }
+    match vms.as_slice() {
+        [vm] if count.is_none() => show::one(context, vm)?,
+        vms => show::several(context, vms)?,
+    }
+    let has_key = !(request.ssh_keys.is_empty() && request.ssh_key_ids.is_empty());
+    if let Some(vm) = vms.first().filter(|_| has_key && context.look.is_for_people()) {
         eprintln!("\nLog in: berth vm ssh {}", vm.name);
     }
     Ok(())
 }
 
-async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {
+async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {
     let user_data = args.user_data.as_deref().map(read).transpose()?;
     let root_disk = match &args.root_disk {
         Some(disk) => {
@@ -137,10 +167,18 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
         attached.push(DiskId { disk_id: disk::find_data(project, disk).await?.id });
     }
     let network_ids = network::ids(project, &args.networks).await?;
+    let (ssh_keys, ssh_key_ids) = if args.no_ssh_key {
+        (Vec::new(), Vec::new())
+    } else if args.ssh_keys.is_empty() {
+        (vec![own_key::read(&own_key::public()?)?], Vec::new())
+    } else {
+        ssh_key::chosen(context, project, &args.ssh_keys).await?
+    };
     let created = args.data.iter().map(|text| data_disk(text)).collect::<Result<Vec<_>>>()?;
     let some = !attached.is_empty() || !created.is_empty();
     Ok(CreateVm {
-        ssh_keys: if args.no_ssh_key { Vec::new() } else { keys(&args.ssh_keys)? },
+        ssh_keys,
+        ssh_key_ids,
         name: args.name,
         region_id: args.region,
         vm_config_id: args.size,
@@ -154,6 +192,8 @@ async fn request(project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> 
         user_data,
         labels: pairs(&args.labels, "label")?,
         restart_policy: args.restart_policy,
+        ttl_seconds: args.ttl,
+        count: None,
     })
 }
 
@@ -179,37 +219,9 @@ pub fn ports(texts: &[String]) -> Result<Vec<Port>> {
         .collect()
 }
 
-fn read(file: &Path) -> Result<String> {
+/// The text of a file.
+pub fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
-}
-
-/// The keys of the files, or the person's own; else makes one and keeps it beside the sign-in.
-fn keys(files: &[PathBuf]) -> Result<Vec<String>> {
-    if !files.is_empty() {
-        return files.iter().map(|file| Ok(read(file)?.trim().to_owned())).collect();
-    }
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let own = ["id_ed25519.pub", "id_rsa.pub"].map(|name| home.join(".ssh").join(name));
-    let file = own.into_iter().find(|file| file.is_file()).map_or_else(made_key, Ok)?;
-    Ok(vec![read(&file)?.trim().to_owned()])
-}
-
-/// The private key that Berth made, if any.
-pub fn private_key() -> Result<Option<PathBuf>> {
-    Ok(Some(credentials::folder()?.join("id_ed25519")).filter(|file| file.is_file()))
-}
-
-fn made_key() -> Result<PathBuf> {
-    let file = credentials::folder()?.join("id_ed25519");
-    let public = file.with_extension("pub");
-    if !public.is_file() {
-        let mut command = std::process::Command::new("ssh-keygen");
-        command.args(["-q", "-t", "ed25519", "-N", "", "-C", "berth", "-f"]).arg(&file);
-        let made = command.status().context("ssh-keygen is missing; install openssh-client, or use --no-ssh-key")?;
-        anyhow::ensure!(made.success(), "no key could be made; make one: ssh-keygen -t ed25519");
-        eprintln!("You have no SSH key; one was made: {}", file.display());
-    }
-    Ok(public)
 }
 
 #[cfg(test)]

@@ -4,16 +4,20 @@ mod console;
 mod create;
 mod event;
 mod find;
+mod price;
 mod show;
 mod ssh;
+mod ssh_config;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use berth_client::{ChangeVm, ProjectClient, VmFilter};
+use berth_client::{ChangeVm, List, ProjectClient, Vm, VmFilter, VmKeys};
 use clap::{Args, Subcommand};
 
 use super::firewall;
+use crate::commands::ssh_key;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::page::PageArgs;
@@ -21,6 +25,7 @@ use crate::pairs::pairs;
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
+use crate::watch::WatchArgs;
 use crate::{output, progress, span, status};
 
 pub use find::find;
@@ -54,7 +59,7 @@ pub enum VmCommand {
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
-    /// Change name, labels, ports or restart policy
+    /// Change name, labels, ports, restart policy, time to live, keys or user data
     Update(UpdateArgs),
     /// Show or set the firewall rules of a VM
     Rules {
@@ -65,6 +70,8 @@ pub enum VmCommand {
     },
     /// Log in to a VM, or run a command in it
     Ssh(ssh::SshArgs),
+    /// Print settings with which ssh, scp and editors reach the project's VMs: ssh web.berth
+    SshConfig(ssh_config::SshConfigArgs),
     /// Connect to a VM's serial console; Ctrl-] leaves
     Console(console::ConsoleArgs),
     /// Wait until a VM has a status
@@ -119,6 +126,8 @@ pub struct ListArgs {
     deleted: bool,
     #[command(flatten)]
     page: PageArgs,
+    #[command(flatten)]
+    watching: WatchArgs,
 }
 
 #[derive(Args)]
@@ -152,11 +161,31 @@ pub struct UpdateArgs {
     /// never, on-failure or always
     #[arg(long)]
     restart_policy: Option<String>,
+    /// Delete it so long from now, as 90s, 2h or 7d; at most 30d
+    #[arg(long, value_name = "SPAN", value_parser = span::parse)]
+    ttl: Option<u64>,
+    /// All its public keys from its next boot on, repeated: a file, or the name of a stored key (berth ssh-key list)
+    #[arg(long = "ssh-key", value_name = "NAME|FILE")]
+    ssh_keys: Vec<PathBuf>,
+    /// No key from its next boot on
+    #[arg(long, conflicts_with = "ssh_keys")]
+    no_ssh_key: bool,
+    /// File with user data for cloud-init, for a guest that has not booted yet
+    #[arg(long, value_name = "FILE")]
+    user_data: Option<PathBuf>,
 }
 
 /// The option for each field of a change.
-const CHANGES: Words =
-    &[("name", "--name"), ("labels", "--label"), ("exposed_ports", "--port"), ("restart_policy", "--restart-policy")];
+const CHANGES: Words = &[
+    ("name", "--name"),
+    ("labels", "--label"),
+    ("exposed_ports", "--port"),
+    ("restart_policy", "--restart-policy"),
+    ("ttl_seconds", "--ttl"),
+    ("user_data", "--user-data"),
+    ("ssh_keys", "--ssh-key"),
+    ("ssh_key_ids", "--ssh-key"),
+];
 
 /// Runs the typed command.
 pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
@@ -181,6 +210,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
             firewall::show(context, &rules.map_err(|error| retold(error, firewall::WORDS))?)?;
         }
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
+        VmCommand::SshConfig(args) => ssh_config::ssh_config(context, &project, args).await?,
         VmCommand::Console(args) => console::console(&project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {
             // A deleted VM has only its id, and waiting for its deletion must still work.
@@ -215,7 +245,8 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         include_deleted: args.deleted.then_some(true),
         name: None,
     };
-    show::list(context, &project.vms(filter).await?)
+    let ask = async || Ok(project.vms(filter.clone()).await?);
+    args.watching.show(project, ask, async |vms: &List<Vm>| show::list(context, vms)).await
 }
 
 async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
@@ -259,13 +290,34 @@ async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> R
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {
     let vm = find(project, &args.vm).await?;
+    // Looked for before anything is changed.
+    let keys = if args.no_ssh_key || !args.ssh_keys.is_empty() {
+        let (ssh_keys, ssh_key_ids) = ssh_key::chosen(context, project, &args.ssh_keys).await?;
+        Some(VmKeys { ssh_keys, ssh_key_ids })
+    } else {
+        None
+    };
     let (labels, ports) = (pairs(&args.labels, "label")?, create::ports(&args.ports)?);
     let change = ChangeVm {
         name: args.name,
         labels: (args.no_labels || !labels.is_empty()).then_some(labels),
         exposed_ports: (args.no_ports || !ports.is_empty()).then_some(ports),
         restart_policy: args.restart_policy,
+        ttl_seconds: args.ttl,
+        user_data: args.user_data.as_deref().map(create::read).transpose()?,
     };
-    let changed = project.update_vm(&vm.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    let mut changed = vm;
+    if keys.is_none() || serde_json::to_value(&change)? != serde_json::json!({}) {
+        changed = project.update_vm(&changed.id, &change).await.map_err(|error| retold(error, CHANGES))?;
+    }
+    if let Some(keys) = keys {
+        changed = project.replace_vm_keys(&changed.id, &keys).await.map_err(|error| retold(error, CHANGES))?;
+        if changed.status == "running" {
+            output::say(
+                context.look,
+                &format!("The keys are in it after its next boot: berth vm restart {}", changed.name),
+            );
+        }
+    }
     show::one(context, &changed)
 }

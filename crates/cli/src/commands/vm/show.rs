@@ -12,6 +12,11 @@ pub fn list(context: &Context, vms: &List<Vm>) -> Result<()> {
     output::list(context.look, vms, table)
 }
 
+/// VMs that were made with one command.
+pub fn several(context: &Context, vms: &[Vm]) -> Result<()> {
+    output::rows(context.look, &vms, |vms| table(vms))
+}
+
 fn table(vms: &[Vm]) -> Table {
     let rows = vms.iter().map(|vm| {
         let size = vm.vm_config_id.clone();
@@ -21,11 +26,14 @@ fn table(vms: &[Vm]) -> Table {
             size,
             vm.image_id.clone(),
             ssh(vm),
+            vm.expires_at.as_deref().map_or_else(|| "-".into(), output::left),
             output::age(&vm.created_at),
             vm.id.clone(),
         ]
     });
-    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", "AGE", "ID"];
+    // Of interest where one of them has an end.
+    let ttl = if vms.iter().any(|vm| vm.expires_at.is_some()) { "TTL" } else { "+TTL" };
+    let header = ["NAME", "STATUS", "SIZE", "+IMAGE", "SSH", ttl, "AGE", "ID"];
     Table::new(header, rows, "No VMs. Create one: berth vm create NAME")
 }
 
@@ -53,6 +61,7 @@ fn fields(vm: &Vm) -> Vec<(&'static str, String)> {
         ("data disks", vm.data_disks.iter().map(disk).collect::<Vec<_>>().join(", ")),
         ("root disk goes", if vm.delete_root_disk { "with the VM".into() } else { String::new() }),
         ("restart policy", vm.restart_policy.clone()),
+        ("deleted at", vm.expires_at.as_deref().map(output::time).unwrap_or_default()),
         ("labels", labels.join(" ")),
         ("created", output::time(&vm.created_at)),
         ("changed", output::time(&vm.updated_at)),

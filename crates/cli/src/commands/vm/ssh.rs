@@ -11,10 +11,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::create::private_key;
 use super::find::find;
 use crate::credentials;
 use crate::failure::Failure;
+use crate::own_key;
 use crate::progress::{self, Progress};
 use crate::span;
 
@@ -101,7 +101,7 @@ fn command(vm: &Vm, ssh: &Ssh, args: &SshArgs) -> Result<Command> {
     command.args(["-o", &format!("HostKeyAlias={}", vm.id), "-o", &format!("UserKnownHostsFile={}", known.display())]);
     match &args.identity {
         Some(file) => command.arg("-i").arg(file),
-        None => match private_key()? {
+        None => match own_key::private()? {
             Some(file) => command.arg("-i").arg(file),
             None => &mut command,
         },

@@ -61,6 +61,7 @@ impl Vms {
             engine,
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
+            disk_gb_hour: config.prices.disk_gb_hour,
             overcommit: config.overcommit(),
             reached: config.network.reached(),
             host,

@@ -11,7 +11,7 @@ use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 
 use super::{metrics, views};
-use crate::config::{Catalog, Overcommit, Reached};
+use crate::config::{Amount, Catalog, Overcommit, Reached};
 use crate::db::Db;
 
 /// The VM service.
@@ -27,6 +27,7 @@ pub(super) struct Inner {
     pub engine: Arc<dyn Engine>,
     pub catalog: Catalog,
     pub config: crate::config::Vm,
+    pub disk_gb_hour: Amount,
     pub overcommit: Overcommit,
     pub reached: Reached,
     pub host: HostId,
@@ -62,6 +63,11 @@ impl Vms {
 
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.inner.catalog
+    }
+
+    /// What an hour of a GiB of a disk costs.
+    pub(in crate::services::vm) fn disk_gb_hour(&self) -> Amount {
+        self.inner.disk_gb_hour
     }
 
     pub(crate) fn overcommit(&self) -> Overcommit {

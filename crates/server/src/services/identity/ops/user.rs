@@ -16,6 +16,7 @@ use super::{api_key, by_themselves, invitation, member, org, project, quota, ref
 use crate::config::{Config, SignUpMode, VerifiedEmail};
 use crate::db::Tx;
 use crate::db::audit::Audit;
+use crate::db::ssh_key::{self, KeyOwner};
 use crate::db::tenant::Whose;
 use crate::http::auth::{Person, unauthorized};
 use crate::http::client_address::ClientNetwork;
@@ -374,6 +375,7 @@ pub(super) async fn leave(
     let left = store::member::remove_all(tx, user).await?;
     member::tell_left(tx, &left, user, now).await?;
     api_key::end_all(tx, user, now).await?;
+    ssh_key::forget(tx, KeyOwner::User(user)).await?;
     store::invitation::end_of(tx, user, None, now).await?;
     store::referral::advance(tx, user, [ReferralStatus::Pending, ReferralStatus::Qualified], ReferralStatus::Void, now)
         .await?;

@@ -8,6 +8,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
+use crate::db::ssh_key::{self, KeyOwner};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 
 /// The table.
@@ -79,6 +80,7 @@ pub async fn remove(tx: &mut Tx, id: ProjectId, now: Timestamp) -> Result<(), Db
     let gone = columns! { "id": id, "slug": id.to_string(), "deleted_at": now, "updated_at": now };
     record::overwrite(TABLE, gone).execute(&mut *tx).await?;
     sql("DELETE FROM project_members WHERE project_id = $1").bind(id).execute(&mut *tx).await?;
+    ssh_key::forget(&mut *tx, KeyOwner::Project(id)).await?;
     sql("UPDATE api_keys SET revoked_at = $2 WHERE project_id = $1 AND revoked_at IS NULL")
         .bind(id)
         .bind(now)

@@ -10,7 +10,7 @@ use berth_domain::Error;
 use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
-use berth_domain::vm::request::{CreateVm, UpdateVm};
+use berth_domain::vm::request::{CreateVm, ReplaceKeys, UpdateVm};
 use berth_domain::vm::state::Verb;
 use bytes::Bytes;
 
@@ -23,8 +23,8 @@ use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
-use crate::services::vm::wire::requests::{CreateVmBody, UpdateVmBody};
-use crate::services::vm::wire::vm::{OperationView, VmStatus, VmView};
+use crate::services::vm::wire::requests::{CreateVmBody, ReplaceKeysBody, UpdateVmBody};
+use crate::services::vm::wire::vm::{MadeView, OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
 
 /// VMs of a project, newest first.
@@ -60,12 +60,12 @@ fn truth(text: &str) -> Result<bool, String> {
     text.parse().map_err(|_| "must be true or false".into())
 }
 
-/// Creates a VM; it is made after the answer.
+/// Creates a VM, or several with `count`; they are made after the answer.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms", operation_id = "createVM", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path),
         KeyParam),
     request_body = CreateVmBody,
-    responses((status = 201, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+    responses((status = 201, body = MadeView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
         (status = 413, body = ErrorBody), (status = 415, body = ErrorBody), (status = 422, body = ErrorBody),
         (status = 503, body = ErrorBody)),
@@ -75,7 +75,7 @@ pub(super) async fn create_vm(
     Editor(scope, ..): Editor<Vms>,
     key: IdempotencyKey,
     body::Json(body): body::Json,
-) -> Reply<Outcome<VmView>> {
+) -> Reply<Outcome<MadeView>> {
     let request = CreateVm::try_from(&body)?;
     let key = key.bind(&scope.caller, &body).await?;
     Ok(ops::vm::create(&vms, &scope, request, key).await?)
@@ -114,7 +114,7 @@ fn json(body: Bytes) -> Response {
     ([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response()
 }
 
-/// Changes name, labels, ports or restart policy.
+/// Changes name, labels, ports, restart policy, the time to live or user data.
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}", operation_id = "updateVM",
     tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
@@ -132,6 +132,28 @@ pub(super) async fn update_vm(
     let id = path.id("vm_id")?;
     let change = UpdateVm::try_from(&body)?;
     Ok(Json(VmView::from(&ops::vm::update(&vms, &scope, id, change).await?)))
+}
+
+/// Replaces the keys of a VM's login user. The guest takes them when it boots next: what the platform gave it before and
+/// is not named any more goes, and what somebody wrote into `authorized_keys` by hand stays. So it is in the platform's own
+/// images; others take keys at their first boot alone.
+#[utoipa::path(put, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/ssh_keys",
+    operation_id = "replaceVMSSHKeys", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    request_body = ReplaceKeysBody,
+    responses((status = 200, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn replace_vm_ssh_keys(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Json<VmView>> {
+    let id = path.id("vm_id")?;
+    let wanted = ReplaceKeys::try_from(&body)?;
+    Ok(Json(VmView::from(&ops::vm::replace_keys(&vms, &scope, id, wanted).await?)))
 }
 
 /// Deletes a VM for good; it goes after the answer.

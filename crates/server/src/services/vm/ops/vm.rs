@@ -6,7 +6,7 @@ use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::vm::model::Want;
-use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, UpdateVm};
+use berth_domain::vm::request::{CreateVm, NewDisk, ReplaceKeys, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -27,29 +27,42 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
-use crate::services::vm::wire::vm::VmView;
+use crate::services::vm::wire::vm::{MadeView, VmView};
 use crate::services::vm::{Vms, told};
-use crate::services::{membership, quota};
+use crate::services::{chosen_key, membership, quota};
 
-/// Records the wish for a VM.
-pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<VmView>> {
+/// Records the wish for a VM, or for several: all of them or none.
+pub async fn create(vms: &Vms, scope: &Scope, request: CreateVm, key: Idempotency) -> Result<Outcome<MadeView>> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    let plan = check(vms, &mut tx, scope, &request, now).await?;
-    let made = write(&mut tx, scope, request, plan, now).await?;
-    let subject = made.vm.id.to_string();
-    let data = json!({"name": made.vm.name, "status": made.vm.status.as_str()});
-    Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(&mut tx, now).await?;
-    event::emit(&mut tx, scope.project, "vm.created", &subject, &data, now).await?;
-    store::operation::begin(&mut tx, made.vm.id, "create", scope.caller.actor(), now).await?;
-    let view = VmView::new(&made.vm, &made.disks);
-    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
+    let mut plan = check(vms, &mut tx, scope, &request, now).await?;
+    let mut places = std::mem::take(&mut plan.places).into_iter();
+    let mut views = Vec::new();
+    for name in request.names().map_err(Error::internal)? {
+        let networks = places.next().unwrap_or_default();
+        let made = write(&mut tx, scope, (&request, name.as_str()), (&plan, networks), now).await?;
+        created(&mut tx, scope, &made.vm, now).await?;
+        views.push(VmView::new(&made.vm, &made.disks));
+    }
+    let location = views.first().map(|view| view.location(scope)).unwrap_or_default();
+    let view = MadeView::of(views, request.count.is_some()).ok_or_else(|| Error::internal("no VM was made"))?;
+    let outcome = key.created(&mut tx, now, location, view).await?;
     tx.signal(Signal::Work("vms"));
     tx.commit().await?;
     Ok(outcome)
+}
+
+/// Audit record, event and operation of a new VM.
+async fn created(tx: &mut Tx, scope: &Scope, vm: &VmRow, now: Timestamp) -> Result<()> {
+    let subject = vm.id.to_string();
+    let data = json!({"name": vm.name, "status": vm.status.as_str()});
+    Audit { data: data.clone(), ..scope.audit("vm.create", &subject) }.write(tx, now).await?;
+    event::emit(tx, scope.project, "vm.created", &subject, &data, now).await?;
+    store::operation::begin(tx, vm.id, "create", scope.caller.actor(), now).await?;
+    Ok(())
 }
 
 /// What the references of a request lead to.
@@ -59,12 +72,14 @@ struct Resolved {
     image: Origin,
     root: Option<DiskRow>,
     attached: Vec<DiskRow>,
-    networks: Vec<MembershipRow>,
+    /// For each VM its places in networks.
+    places: Vec<Vec<MembershipRow>>,
+    ssh_keys: Vec<String>,
     shared_address: Option<IpAddr>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
-/// disks, networks; conflicts come last.
+/// disks, networks, SSH keys; conflicts come last.
 async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: Timestamp) -> Result<Resolved> {
     let (vcpu, memory_mb) = check_catalog(vms, request)?;
     let tenant = Tenant::from(scope);
@@ -92,16 +107,18 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         attached.push(reference(tx, tenant, *id, DiskKind::Data, &request.region_id, field).await?);
     }
     let networks = membership::references(tx, tenant, &request.network_ids).await?;
+    let ssh_keys = chosen_key::with_chosen(tx, scope, &request.ssh_keys, &request.ssh_key_ids).await?;
     for disk in root.iter().chain(&attached) {
         available(disk)?;
     }
-    let networks = membership::of_one(tx, &networks).await?;
+    let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
+    let places = membership::of_several(tx, &networks, count).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
     let shared_address = match vms.reached() {
         Reached::Shared(shared) => Some(shared.address),
         Reached::Pool(_) | Reached::Here => None,
     };
-    Ok(Resolved { vcpu, memory_mb, image, root, attached, networks, shared_address })
+    Ok(Resolved { vcpu, memory_mb, image, root, attached, places, ssh_keys, shared_address })
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -127,7 +144,15 @@ fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Held {
     };
     let sizes = request.create_disks.iter().map(|disk| disk.size_gb).chain(root);
     let (disks, disk_gb) = sizes.fold((0, 0), |(count, sum), size| (count + 1, sum + size));
-    Held { vms: 1, vcpu, memory_mb, disks, disk_gb, ..Held::default() }
+    let vms = request.count.unwrap_or(1);
+    Held {
+        vms,
+        vcpu: vms * vcpu,
+        memory_mb: vms * memory_mb,
+        disks: vms * disks,
+        disk_gb: vms * disk_gb,
+        ..Held::default()
+    }
 }
 
 fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
@@ -203,13 +228,13 @@ pub(super) fn available(disk: &DiskRow) -> Result<()> {
 async fn write(
     tx: &mut Tx,
     scope: &Scope,
-    request: CreateVm,
-    mut found: Resolved,
+    (request, name): (&CreateVm, &str),
+    (found, networks): (&Resolved, Vec<MembershipRow>),
     now: Timestamp,
 ) -> Result<VmWithDisks> {
     let id = VmId(Uuid::now_v7());
     let region = request.region_id.clone();
-    let root = match (&request.root_disk, found.root.take()) {
+    let root = match (&request.root_disk, found.root.clone()) {
         (RootDisk::Create { name, size_gb, image_id }, _) => DiskRow {
             kind: DiskKind::Root,
             image_id: Some(image_id.clone()),
@@ -223,10 +248,11 @@ async fn write(
         }
     };
     let created = matches!(request.root_disk, RootDisk::Create { .. });
-    let vm = new_vm(scope, id, &request, &found, (root.id, created), now);
+    let vm = new_vm(scope, id, (request, found), (root.id, created), now);
+    let vm = VmRow { name: name.to_owned(), networks, ..vm };
     store::vm::insert(tx, &vm).await?;
     let fresh = request.create_disks.iter().map(|disk| data_disk(scope, &region, disk, now));
-    let attached = found.attached.into_iter().map(|disk| (disk, false));
+    let attached = found.attached.iter().cloned().map(|disk| (disk, false));
     let all = std::iter::once((root, created)).chain(attached).chain(fresh.map(|disk| (disk, true)));
     let mut disks = Vec::new();
     for (slot, (found, is_new)) in all.enumerate() {
@@ -247,8 +273,7 @@ async fn write(
 fn new_vm(
     scope: &Scope,
     id: VmId,
-    request: &CreateVm,
-    found: &Resolved,
+    (request, found): (&CreateVm, &Resolved),
     (root_disk_id, root_disk_created): (DiskId, bool),
     now: Timestamp,
 ) -> VmRow {
@@ -270,7 +295,7 @@ fn new_vm(
         root_disk_id,
         root_disk_created,
         delete_root_disk: request.delete_root_disk,
-        ssh_keys: request.ssh_keys.clone(),
+        ssh_keys: found.ssh_keys.clone(),
         exposed_ports: request.exposed_ports.clone(),
         rules: Rules::default(),
         applied_rules: Rules::default(),
@@ -279,6 +304,7 @@ fn new_vm(
         user_data: request.user_data.clone(),
         labels: request.labels.clone(),
         restart_policy: request.restart_policy,
+        expires_at: request.ttl_seconds.map(|seconds| now.plus_seconds(seconds)),
         want: Want::Run,
         status: Status::Pending,
         message: Some("waiting for a worker".into()),
@@ -288,7 +314,7 @@ fn new_vm(
         deaths: 0,
         disk_places: 0,
         machine: Machine { shared_address: found.shared_address, ..machine },
-        networks: found.networks.clone(),
+        networks: Vec::new(),
         ending: false,
         start_after: None,
         power_off_at: None,
@@ -396,7 +422,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: VmId) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
-/// Changes name, labels, ports or policy.
+/// Changes name, labels, ports, policy, the time to live or user data.
 pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -418,17 +444,51 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     if let Some(policy) = change.restart_policy {
         vm.restart_policy = policy;
     }
-    vm.updated_at = now;
-    vm.work_at = Some(now);
-    store::vm::update(&mut tx, &before, &vm).await?;
-    let subject = id.to_string();
-    let data = json!({"name": vm.name});
-    Audit { data: data.clone(), ..scope.audit("vm.update", &subject) }.write(&mut tx, now).await?;
-    event::emit(&mut tx, scope.project, "vm.updated", &subject, &data, now).await?;
-    tx.signal(Signal::Work("vms"));
-    tx.signal(Signal::Row("vms", id.0));
+    if let Some(seconds) = change.ttl_seconds {
+        vm.expires_at = Some(now.plus_seconds(seconds));
+    }
+    if let Some(user_data) = change.user_data {
+        vm.user_data = Some(user_data);
+    }
+    changed(&mut tx, scope, "vm.update", (&before, &mut vm), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
+}
+
+/// Replaces the keys of a VM's login user, which its guest takes at its next boot.
+pub async fn replace_keys(vms: &Vms, scope: &Scope, id: VmId, wanted: ReplaceKeys) -> Result<VmWithDisks> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
+    let mut vm = before.clone();
+    let disks = store::disk::of_vm(&mut tx, id).await?;
+    vm.ssh_keys = chosen_key::with_chosen(&mut tx, scope, &wanted.ssh_keys, &wanted.ssh_key_ids).await?;
+    if vm.want == Want::Gone {
+        return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
+    }
+    changed(&mut tx, scope, "vm.replace_ssh_keys", (&before, &mut vm), now).await?;
+    tx.commit().await?;
+    Ok(VmWithDisks { vm, disks })
+}
+
+/// Writes a change by the owner with its audit record and event, and has the worker look at it.
+async fn changed(
+    tx: &mut Tx,
+    scope: &Scope,
+    action: &str,
+    (before, vm): (&VmRow, &mut VmRow),
+    now: Timestamp,
+) -> Result<()> {
+    vm.updated_at = now;
+    vm.work_at = Some(now);
+    store::vm::update(tx, before, vm).await?;
+    let subject = vm.id.to_string();
+    let data = json!({"name": vm.name});
+    Audit { data: data.clone(), ..scope.audit(action, &subject) }.write(tx, now).await?;
+    event::emit(tx, scope.project, "vm.updated", &subject, &data, now).await?;
+    tx.signal(Signal::Work("vms"));
+    tx.signal(Signal::Row("vms", vm.id.0));
+    Ok(())
 }
 
 /// Records the platform's own wish to stop what runs or is on its way to: everything, or what belongs to one
@@ -447,6 +507,13 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
         stopped += 1;
     }
     Ok(stopped)
+}
+
+/// Records the platform's own wish to delete a VM whose time is over.
+pub async fn expire(tx: &mut Tx, (before, vm): (&VmRow, &mut VmRow), now: Timestamp) -> Result<()> {
+    vm.want = Want::Gone;
+    vm.enter(Status::Deleting, Some("its time is over (ttl_seconds)".into()), now);
+    record(tx, None, (before, vm), "delete", now).await
 }
 
 /// Writes the wish with its audit record, event and operation, and wakes the worker. Without a caller it is

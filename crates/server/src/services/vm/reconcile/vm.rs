@@ -115,6 +115,7 @@ impl Life for VmLife {
                 fault("vm", "finish", "done").await?;
                 self.finish(seen).await
             }
+            Step::Expire => self.expire(seen).await,
             Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
@@ -212,6 +213,7 @@ impl VmLife {
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
             disks: seen.disks.iter().map(disk).collect(),
+            expires_at: vm.expires_at,
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
             machine,

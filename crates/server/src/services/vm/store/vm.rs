@@ -92,6 +92,8 @@ pub struct VmRow {
     pub labels: BTreeMap<String, String>,
     /// What happens when it dies.
     pub restart_policy: RestartPolicy,
+    /// When its time is over.
+    pub expires_at: Option<Timestamp>,
     /// What is wanted.
     pub want: Want,
     /// Where it stands.
@@ -220,6 +222,7 @@ impl FromRow for VmRow {
             user_data: row.opt_text("user_data")?,
             labels: row.json("labels")?,
             restart_policy: row.word("restart_policy", RestartPolicy::parse)?,
+            expires_at: row.opt_time("expires_at")?,
             want: row.word("want", Want::parse)?,
             status: row.word("status", Status::parse)?,
             message: row.opt_text("message")?,
@@ -256,7 +259,7 @@ fn columns(vm: &VmRow) -> Columns {
         "ports_pending": vm.ports_pending, "rules": json::text(&vm.rules), "applied_rules": json::text(&vm.applied_rules),
         "disk_places": vm.disk_places,
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
-        "restart_policy": vm.restart_policy.as_str(), "want": vm.want.as_str(), "status": vm.status.as_str(),
+        "restart_policy": vm.restart_policy.as_str(), "expires_at": vm.expires_at, "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,
         "attempts": vm.attempts, "deaths": vm.deaths, "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
         "pressed_at": vm.pressed_at, "guest_ready": vm.guest_ready, "has_memory": vm.has_memory,

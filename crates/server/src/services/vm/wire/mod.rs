@@ -3,6 +3,7 @@
 //! Requests are parsed by the domain, field by field; the request types here only describe them.
 
 pub mod admin;
+pub mod catalog;
 pub mod disk;
 pub mod image;
 pub mod requests;

@@ -31,6 +31,9 @@ pub struct CreateVmBody {
     /// Installed for the image's login user.
     #[schema(value_type = Option<Vec<SshKey>>, max_items = 10)]
     ssh_keys: Option<Vec<String>>,
+    /// Stored keys of the caller or of the project, copied for the login user beside `ssh_keys`: together at most 10.
+    #[schema(max_items = 10)]
+    ssh_key_ids: Option<Vec<uuid::Uuid>>,
     #[schema(max_items = 10)]
     exposed_ports: Option<Vec<PortBody>>,
     #[schema(default = false)]
@@ -41,6 +44,15 @@ pub struct CreateVmBody {
     labels: Option<BTreeMap<String, String>>,
     /// What happens when it dies.
     restart_policy: Option<RestartPolicyWord>,
+    /// Seconds from its creation until it is deleted, whatever it does then. A root disk goes with it or stays, and data
+    /// disks stay, as at any deletion.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    ttl_seconds: Option<i64>,
+    /// As many VMs, all of them or none, whose names have a number behind them where they are several: `web-1`, `web-2`;
+    /// the names of disks stay as they are. More than one cannot have a disk that exists. The answer is then
+    /// `{"data": [VM]}`, also for one.
+    #[schema(minimum = 1, maximum = 20)]
+    count: Option<i64>,
 }
 
 /// A public key in OpenSSH's format, one line.
@@ -130,6 +142,25 @@ pub struct UpdateVmBody {
     #[schema(max_items = 10)]
     exposed_ports: Option<Vec<PortBody>>,
     restart_policy: Option<RestartPolicyWord>,
+    /// Seconds from now until it is deleted.
+    #[schema(minimum = 5, maximum = 2_592_000)]
+    ttl_seconds: Option<i64>,
+    /// What the guest finds in its seed from its next boot on, at most 64 KiB. Images run user data once for each machine,
+    /// so that it has an effect only on a guest that has not booted yet, or on one that reads
+    /// `/run/berth/seed/user-data` itself.
+    user_data: Option<String>,
+}
+
+/// The keys that a VM has from now on; at least one of the two.
+#[derive(ToSchema)]
+#[schema(as = ReplaceSshKeysRequest)]
+pub struct ReplaceKeysBody {
+    /// All keys; an empty list takes them away.
+    #[schema(value_type = Option<Vec<SshKey>>, max_items = 10)]
+    ssh_keys: Option<Vec<String>>,
+    /// Stored keys of the caller or of the project, copied beside `ssh_keys`: together at most 10.
+    #[schema(max_items = 10)]
+    ssh_key_ids: Option<Vec<uuid::Uuid>>,
 }
 
 /// A data disk to make on its own.

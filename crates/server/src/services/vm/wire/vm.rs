@@ -63,12 +63,36 @@ pub struct VmView {
     /// What happens when it dies.
     #[schema(value_type = RestartPolicyWord)]
     restart_policy: &'static str,
+    /// When it is deleted; `null` without `ttl_seconds`.
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    expires_at: Option<Timestamp>,
     /// Creation.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
     /// Last change.
     #[schema(value_type = String, format = DateTime)]
     updated_at: Timestamp,
+}
+
+/// What a creation made: a VM, or where the request has a `count`, that many.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CreatedVMs)]
+#[serde(untagged)]
+pub enum MadeView {
+    /// The one.
+    One(Box<VmView>),
+    /// As many as were asked for.
+    Several {
+        /// The VMs, in the order of their numbers.
+        data: Vec<VmView>,
+    },
+}
+
+impl MadeView {
+    /// The answer with these VMs, as a list or alone; none where there is nothing to show.
+    pub fn of(mut made: Vec<VmView>, is_list: bool) -> Option<Self> {
+        if is_list { Some(Self::Several { data: made }) } else { made.pop().map(|vm| Self::One(Box::new(vm))) }
+    }
 }
 
 /// Where SSH answers.
@@ -198,6 +222,7 @@ impl VmView {
             guest_ready: vm.guest_ready && vm.status == Status::Running,
             labels: vm.labels.clone(),
             restart_policy: vm.restart_policy.as_str(),
+            expires_at: vm.expires_at,
             created_at: vm.created_at,
             updated_at: vm.updated_at,
         }

@@ -18,7 +18,7 @@ use crate::services::vm::reconcile::StepError;
 use crate::services::vm::reconcile::reach::place;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
-use crate::services::vm::{store, told};
+use crate::services::vm::{ops, store, told};
 
 /// Why a guest that powered itself off is stopped.
 const GUEST_OFF: &str = "the guest powered itself off";
@@ -118,6 +118,16 @@ impl VmLife {
         Ok(tx.commit().await?)
     }
 
+    /// Records the platform's own wish to delete a VM whose time is over.
+    pub(super) async fn expire(&self, seen: &Seen) -> Result<(), StepError> {
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
+        let mut vm = before.clone();
+        ops::vm::expire(&mut tx, (&before, &mut vm), now).await?;
+        Ok(tx.commit().await?)
+    }
+
     /// Releases the disks and records that the VM is gone.
     pub(super) async fn finish(&self, seen: &Seen) -> Result<(), StepError> {
         let now = self.vms.clock().now();
@@ -151,8 +161,10 @@ pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, Ste
     let now = store::vm::load(tx, seen.vm.id).await?;
     Ok(now.filter(|vm| {
         let (a, b) = (vm, &seen.vm);
-        let decided_for = |vm: &VmRow| (vm.want, vm.status, vm.status_since, vm.restart_policy);
-        a.deleted_at.is_none() && decided_for(a) == decided_for(b)
+        let decided_for = |vm: &VmRow| (vm.want, vm.status, vm.status_since, vm.restart_policy, vm.expires_at);
+        // What a guest takes at a boot, too: one that begins after a change has it.
+        let taken_alike = a.ssh_keys == b.ssh_keys && a.user_data == b.user_data;
+        a.deleted_at.is_none() && decided_for(a) == decided_for(b) && taken_alike
     }))
 }
 

@@ -1,0 +1,3 @@
+-- VMs with a time to live: when it is over.
+
+ALTER TABLE vms ADD COLUMN expires_at BIGINT;
