@@ -21,6 +21,7 @@ mod schema;
 mod session;
 mod shared;
 mod shell;
+mod size;
 mod switches;
 
 /// The program under test.

@@ -46,4 +46,5 @@ mod token;
 mod unread;
 mod upgrade;
 mod vm;
+mod vm_resize;
 mod warm;

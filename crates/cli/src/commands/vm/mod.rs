@@ -49,6 +49,13 @@ pub enum VmCommand {
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
+    /// Give a VM that is off another size, with which it starts next
+    Resize {
+        /// Name or id
+        vm: String,
+        /// The size; `berth catalog` lists them
+        size: String,
+    },
     /// Change name, labels, ports or restart policy
     Update(UpdateArgs),
     /// Log in to a VM, or run a command in it
@@ -146,6 +153,9 @@ pub struct UpdateArgs {
 const CHANGES: Words =
     &[("name", "--name"), ("labels", "--label"), ("exposed_ports", "--port"), ("restart_policy", "--restart-policy")];
 
+/// The argument for each field of another size.
+const RESIZED: Words = &[("vm_config_id", "SIZE")];
+
 /// Runs the typed command.
 pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
     let project = context.project()?;
@@ -157,6 +167,11 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Stop(args) => verb(context, &project, args, "stop", "stopped").await?,
         VmCommand::Restart(args) => verb(context, &project, args, "restart", "running").await?,
         VmCommand::Delete(args) => delete(context, &project, args).await?,
+        VmCommand::Resize { vm, size } => {
+            let vm = find(&project, &vm).await?;
+            let resized = project.resize_vm(&vm.id, &size).await.map_err(|error| retold(error, RESIZED))?;
+            show::one(context, &resized)?;
+        }
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::Console(args) => console::console(&project, args).await?,

@@ -21,6 +21,7 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(vm::start_vm))
         .routes(routes!(vm::stop_vm))
         .routes(routes!(vm::restart_vm))
+        .routes(routes!(vm::resize_vm))
         .routes(routes!(vm::wait_vm))
         .routes(routes!(vm::list_vm_operations))
         .routes(routes!(metrics::get_vm_metrics))

@@ -4,6 +4,8 @@
 pub mod admin;
 pub mod disk;
 pub mod image;
+pub mod resize;
+mod size;
 pub mod vm;
 pub mod with_disks;
 
