@@ -324,6 +324,12 @@ impl ProjectClient {
         self.client.put(&format!("{}/ssh_keys", self.vm_path(id)), keys).await
     }
 
+    /// Gives a VM that is off another size.
+    pub async fn resize_vm(&self, id: &str, vm_config_id: &str) -> Result<Vm> {
+        let body = serde_json::json!({ "vm_config_id": vm_config_id });
+        self.client.post(&format!("{}/resize", self.vm_path(id)), Some(&body)).await
+    }
+
     /// Deletes a VM; the work goes on after the answer.
     pub async fn delete_vm(&self, id: &str) -> Result<()> {
         self.client.delete(&self.vm_path(id)).await

@@ -248,6 +248,20 @@ async fn a_disk_is_made_larger_and_one_that_stays_as_it_is_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_is_off_is_given_another_size() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    let runs = berth(&here, &["vm", "resize", "web", "small"]).await;
+    assert!(!runs.status.success() && err(&runs).contains("Stop it first"), "{runs:?}");
+    assert!(berth(&here, &["vm", "stop", "web", "--wait"]).await.status.success());
+    let unknown = berth(&here, &["vm", "resize", "web", "huge"]).await;
+    assert!(unknown.status.code() == Some(2) && err(&unknown).contains("SIZE is not known"), "{unknown:?}");
+    let resized = berth(&here, &["vm", "resize", "web", "small", "--json"]).await;
+    let shown: Value = serde_json::from_str(&out(&resized)).unwrap_or_else(|_| panic!("{resized:?}"));
+    assert_eq!(shown["vm_config_id"], "small");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disk_comes_to_a_vm_that_runs_and_leaves_it() {
     let here = Here::start().await;
     here.platform.admin.running_vm("web").await;

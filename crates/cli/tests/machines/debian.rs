@@ -1,6 +1,6 @@
 //! `debian-12` with its own cloud-init.
 
-use berth_testkit::{Service, vm};
+use berth_testkit::{Caller, Service, vm};
 use serde_json::{Value, json};
 
 use crate::BERTH;
@@ -31,6 +31,34 @@ fn debian(name: &str, public: &str, user_data: &str) -> Value {
     body
 }
 
+/// A disk comes to the guest and leaves it, and the one that it booted with grows.
+async fn disks_come_and_go(service: &Service, caller: &Caller, id: &str, vm: &Value) {
+    let body = json!({"name": "late", "type": "block", "size_gb": 10, "region_id": "local"});
+    let path = format!("/disks/{}", caller.post("/disks", body).await.id());
+    let at_rest = async |path: &str| {
+        let is_at_rest = async |caller: Caller| {
+            let disk = caller.get(path).await.body;
+            disk["change"].is_null() && disk["status"] == "ready"
+        };
+        caller.until("a disk at rest", is_at_rest).await;
+        caller.get(path).await.body
+    };
+    let device = format!("/dev/disk/by-id/virtio-{}", at_rest(&path).await["serial"].as_str().expect("a serial"));
+    assert_eq!(caller.post(&format!("{path}/attach"), json!({"vm_id": id})).await.status, 202);
+    at_rest(&path).await;
+    let appears = format!("until test -b {device}; do sleep 1; done; sudo blockdev --getsize64 {device}");
+    assert_eq!(says(service, vm, &appears), (10_u64 << 30).to_string());
+    assert_eq!(caller.act(&format!("{path}/detach")).await.status, 202);
+    assert_eq!(at_rest(&path).await["is_attached"], false);
+    says(service, vm, &format!("while test -e {device}; do sleep 1; done"));
+    let data = format!("/disks/{}", vm["data_disks"][0]["id"].as_str().expect("an id"));
+    assert_eq!(caller.post(&format!("{data}/resize"), json!({"size_gb": 12})).await.status, 202);
+    at_rest(&data).await;
+    let grown =
+        "sudo resize2fs $(findmnt -no SOURCE /mnt/data) &>/dev/null; df --output=size -BG /mnt/data | tail -n 1";
+    assert_eq!(says(service, vm, grown), "12G");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cloud_init_does_what_user_data_says() {
     let mut service = Service::new(BERTH, &["micro", "debian-12"]);
@@ -47,6 +75,7 @@ async fn cloud_init_does_what_user_data_says() {
     assert_eq!(says(&service, &vm, "readlink /etc/localtime"), "/usr/share/zoneinfo/Europe/Berlin");
     assert_eq!(says(&service, &vm, "cloud-init status; systemctl is-system-running --wait"), "status: done\nrunning");
     assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
+    disks_come_and_go(&service, &caller, &id, &vm).await;
     // The power button ends it: a stop that took the switch would leave a dirty file system.
     says(&service, &vm, "echo unsynced | sudo tee /root/file");
     assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);

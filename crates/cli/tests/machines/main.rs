@@ -22,6 +22,7 @@ mod schema;
 mod session;
 mod shared;
 mod shell;
+mod size;
 mod suspend;
 mod switches;
 

@@ -309,6 +309,23 @@ impl ResizeDisk {
     }
 }
 
+/// A request to give a VM another size (extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResizeVm {
+    /// Its size from then on.
+    pub vm_config_id: String,
+}
+
+impl TryFrom<&Value> for ResizeVm {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let vm_config_id = f.required("vm_config_id", reference);
+        f.finish(vm_config_id.map(|vm_config_id| Self { vm_config_id }))
+    }
+}
+
 /// A change of a VM (extension); absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateVm {

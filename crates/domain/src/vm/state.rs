@@ -48,6 +48,16 @@ pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
     Ok(next)
 }
 
+/// Whether a VM may be given another size: its machine begins with it.
+pub fn on_resize(status: Status) -> Result<()> {
+    let advice = match status {
+        Status::Stopped | Status::Failed => return Ok(()),
+        Status::Deleting | Status::Deleted => "It is being deleted.",
+        _ => "Stop it first, then resize it.",
+    };
+    Err(Error::new(Code::InvalidStatus, format!("The VM is {status}, and its size is settled while it runs. {advice}")))
+}
+
 fn refused(verb: Verb, status: Status) -> Error {
     let advice = match status {
         Status::Deleting | Status::Deleted => "It is being deleted.",
@@ -64,6 +74,13 @@ fn refused(verb: Verb, status: Status) -> Error {
 mod tests {
     use super::*;
     use Status::*;
+
+    #[test]
+    fn only_what_is_off_gets_another_size() {
+        for &status in Status::ALL {
+            assert_eq!(on_resize(status).is_ok(), matches!(status, Stopped | Failed), "{status}");
+        }
+    }
 
     /// Every pair of the contract's table: `Some(None)` unchanged, `Some(Some(s))` does it, `None` refused.
     #[test]

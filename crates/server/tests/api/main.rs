@@ -51,4 +51,5 @@ mod ttl;
 mod unread;
 mod upgrade;
 mod vm;
+mod vm_resize;
 mod warm;

@@ -59,6 +59,13 @@ pub enum VmCommand {
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
+    /// Give a VM that is off another size, with which it starts next
+    Resize {
+        /// Name or id
+        vm: String,
+        /// The size; `berth catalog` lists them
+        size: String,
+    },
     /// Change name, labels, ports, restart policy, time to live, keys or user data
     Update(UpdateArgs),
     /// Show or set the firewall rules of a VM
@@ -187,6 +194,9 @@ const CHANGES: Words = &[
     ("ssh_key_ids", "--ssh-key"),
 ];
 
+/// The argument for each field of another size.
+const RESIZED: Words = &[("vm_config_id", "SIZE")];
+
 /// Runs the typed command.
 pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
     let project = context.project()?;
@@ -200,6 +210,11 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Suspend(args) => verb(context, &project, args, "suspend", "suspended").await?,
         VmCommand::Resume(args) => verb(context, &project, args, "resume", "running").await?,
         VmCommand::Delete(args) => delete(context, &project, args).await?,
+        VmCommand::Resize { vm, size } => {
+            let vm = find(&project, &vm).await?;
+            let resized = project.resize_vm(&vm.id, &size).await.map_err(|error| retold(error, RESIZED))?;
+            show::one(context, &resized)?;
+        }
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Rules { vm, rules } => {
             let (vm, wanted) = (find(&project, &vm).await?, rules.wanted()?);

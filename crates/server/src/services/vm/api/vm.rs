@@ -10,7 +10,7 @@ use berth_domain::Error;
 use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
-use berth_domain::vm::request::{CreateVm, ReplaceKeys, UpdateVm};
+use berth_domain::vm::request::{CreateVm, ReplaceKeys, ResizeVm, UpdateVm};
 use berth_domain::vm::state::Verb;
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
-use crate::services::vm::wire::requests::{CreateVmBody, ReplaceKeysBody, UpdateVmBody};
+use crate::services::vm::wire::requests::{CreateVmBody, ReplaceKeysBody, ResizeVmBody, UpdateVmBody};
 use crate::services::vm::wire::vm::{MadeView, OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
 
@@ -214,6 +214,26 @@ verb_route!(
     /// Stops a running VM and starts it again.
     restart_vm, "restartVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/restart", Verb::Restart
 );
+
+/// Gives a VM that is off another size, with which it starts next.
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/resize", operation_id = "resizeVM",
+    tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    request_body = ResizeVmBody,
+    responses((status = 202, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn resize_vm(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Accepted<VmView>> {
+    let id = path.id("vm_id")?;
+    let request = ResizeVm::try_from(&body)?;
+    Ok(Accepted(VmView::from(&ops::resize::resize(&vms, &scope, id, request).await?)))
+}
 
 /// Waits until a VM has a status, or until the time is over; answers with the VM either way.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/wait", operation_id = "waitVM",

@@ -5,6 +5,8 @@ pub mod admin;
 pub mod disk;
 pub mod firewall;
 pub mod image;
+pub mod resize;
+mod size;
 pub mod vm;
 pub mod with_disks;
 

@@ -13,8 +13,8 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::vm_not_found;
 use super::with_disks::VmWithDisks;
+use super::{size, vm_not_found};
 use crate::config::Reached;
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::Machine;
@@ -163,23 +163,8 @@ fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
             format!("There is no region '{}'. GET /api/v1/regions lists them.", request.region_id),
         ));
     }
-    let config = catalog
-        .vm_config(&request.vm_config_id)
-        .ok_or_else(|| Error::field("vm_config_id", "is not known; GET /api/v1/vm_configs lists what is"))?;
-    if !config.offered_in(&request.region_id) {
-        return Err(Error::field("vm_config_id", "is not offered in this region"));
-    }
-    if request.gpu_config_count > config.gpu_max {
-        let max = config.gpu_max;
-        let rule = if max == 0 { "must be 0: this size has no GPU".into() } else { format!("must be at most {max}") };
-        return Err(Error::field("gpu_config_count", rule));
-    }
-    let plan = catalog
-        .plan(&request.plan_id)
-        .ok_or_else(|| Error::field("plan_id", "is not known; GET /api/v1/plans lists what is"))?;
-    if !plan.covers(&config.id) {
-        return Err(Error::field("plan_id", "is not offered for this size"));
-    }
+    let (region, plan) = (&request.region_id, &request.plan_id);
+    let config = size::of(catalog, &request.vm_config_id, (region, plan), request.gpu_config_count)?;
     Ok((config.vcpu, config.memory_mb))
 }
 

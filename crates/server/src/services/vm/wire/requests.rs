@@ -201,3 +201,11 @@ pub struct ResizeRootDiskBody {
     #[schema(minimum = 20, maximum = 2048)]
     size_gb: i64,
 }
+
+/// The size that a VM is to have.
+#[derive(ToSchema)]
+#[schema(as = ResizeVMRequest)]
+pub struct ResizeVmBody {
+    #[schema(min_length = 1, max_length = 255)]
+    vm_config_id: String,
+}
