@@ -12,7 +12,8 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, PciAddress,
+    Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -39,6 +40,11 @@ struct World {
     delay: Duration,
     stuck_gb: Option<i64>,
     capacity: Capacity,
+    gpus: Vec<Gpu>,
+    /// Devices of machines, from their start until the host was told of their end.
+    assigned: HashMap<PciAddress, MachineId>,
+    /// How often a machine was started with a device of another one.
+    clashes: u32,
     deaf: bool,
     unheard: u32,
     ssh_port: u16,
@@ -64,6 +70,9 @@ impl Default for SimulatedEngine {
             delay: Duration::ZERO,
             stuck_gb: None,
             capacity,
+            gpus: Vec::new(),
+            assigned: HashMap::new(),
+            clashes: 0,
             deaf: false,
             unheard: 0,
             ssh_port: 22,
@@ -124,6 +133,26 @@ impl SimulatedEngine {
         change(&mut self.world().capacity);
     }
 
+    /// The host has these GPUs, each in a group and at a node of its own, all of one model.
+    pub fn set_gpus(&self, addresses: &[&str]) {
+        self.world().gpus = (1..).zip(addresses).map(|(number, address)| gpu(number, address)).collect();
+    }
+
+    /// Something of the host's GPUs is otherwise from now on.
+    pub fn change_gpus(&self, change: impl FnOnce(&mut Vec<Gpu>)) {
+        change(&mut self.world().gpus);
+    }
+
+    /// How often a machine was started with a device that another one had.
+    pub fn clashes(&self) -> u32 {
+        self.world().clashes
+    }
+
+    /// How many devices machines have.
+    pub fn assigned(&self) -> usize {
+        self.world().assigned.len()
+    }
+
     /// Whether guests ignore the power button.
     pub fn set_deaf(&self, deaf: bool) {
         self.world().deaf = deaf;
@@ -161,11 +190,21 @@ impl SimulatedEngine {
         let _ = self.events.send(id);
     }
 
+    /// The same, if there is such a machine and it has a process.
+    pub fn happen_if_there(&self, vm: &str, machine: Machine) {
+        let id: MachineId = vm.parse().expect("an id");
+        let is_there = self.world().machines.get(&id).is_some_and(|(now, _)| *now != Machine::Absent);
+        if is_there {
+            self.set(id, machine);
+        }
+    }
+
     /// The host starts anew: every machine is gone.
     pub fn restart_host(&self) {
         let mut world = self.world();
         world.boot += 1;
         world.machines.clear();
+        world.assigned.clear();
     }
 
     /// Whether every machine that is looked at runs, known or not: what a service finds after its restart.
@@ -253,6 +292,21 @@ fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
     }
 }
 
+fn gpu(number: u32, address: &str) -> Gpu {
+    let address = address.parse().expect("an address");
+    Gpu {
+        address,
+        model: "example-9000".into(),
+        name: "Example 9000".into(),
+        ids: "1234:0001 1234:0002".into(),
+        group: Some(number),
+        numa_node: Some(number),
+        functions: vec![address],
+        driver: None,
+        unavailable: None,
+    }
+}
+
 #[async_trait]
 impl Engine for SimulatedEngine {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -262,6 +316,11 @@ impl Engine for SimulatedEngine {
     async fn capacity(&self) -> Result<Capacity> {
         self.call("capacity").await?;
         Ok(self.world().capacity)
+    }
+
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        self.call("gpus").await?;
+        Ok(self.world().gpus.clone())
     }
 
     fn ssh_port(&self) -> u16 {
@@ -323,6 +382,11 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
+        world.assigned.retain(|_, machine| *machine != spec.id);
+        for device in &spec.gpus {
+            let before = world.assigned.insert(*device, spec.id);
+            world.clashes += u32::from(before.is_some());
+        }
         world.open.insert(spec.id, spec.ports.iter().copied().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
         Ok(Some(world.started(spec)))
@@ -357,6 +421,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         self.set(id, Machine::Absent);
+        self.world().assigned.retain(|_, machine| *machine != id);
         Ok(())
     }
 
@@ -366,6 +431,7 @@ impl Engine for SimulatedEngine {
         let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
+        world.assigned.retain(|_, machine| *machine != id);
         Ok(())
     }
 

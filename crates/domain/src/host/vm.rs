@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use super::Aim;
+use super::gpu::PciAddress;
 use super::network::Membership;
 use crate::ids::{DiskId, MachineId};
 use crate::vm::{ExposedPort, InboundPort};
@@ -38,6 +39,9 @@ pub struct MachineSpec {
     pub ports: Vec<InboundPort>,
     /// The networks of its project that it belongs to.
     pub networks: Vec<Membership>,
+    /// Functions of the host's devices that it has for itself: GPUs, with what goes with them.
+    #[serde(default)]
+    pub gpus: Vec<PciAddress>,
 }
 
 impl MachineSpec {

@@ -30,6 +30,10 @@ pub(crate) struct Needs<'a> {
     pub(crate) write: Vec<PathBuf>,
     /// A file of its folder that it opens to write to, and is to have for reading alone.
     pub(crate) lend: Option<PathBuf>,
+    /// Files of devices that it has for itself.
+    pub(crate) devices: Vec<PathBuf>,
+    /// How many bytes of its memory it locks for those.
+    pub(crate) locked_bytes: Option<u64>,
     /// What it may use.
     pub(crate) limits: Limits,
     /// The size of its largest disk, in bytes.
@@ -66,6 +70,8 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
         read,
         write: needs.write,
         lend,
+        devices: needs.devices,
+        locked_bytes: needs.locked_bytes,
         file_bytes: Some(needs.disk_bytes.saturating_mul(LARGER).saturating_add(LEAST)),
     })
 }

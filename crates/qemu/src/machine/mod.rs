@@ -14,6 +14,7 @@
 mod adopt;
 pub(crate) mod arguments;
 mod console;
+mod devices;
 mod files;
 pub(crate) mod jail;
 mod lock;
@@ -31,6 +32,7 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
+pub use devices::{Assigned, HostDevice};
 pub(crate) use files::{COMMANDS, NETWORK};
 use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
 use jail::Needs;
@@ -50,7 +52,7 @@ const BESIDE_MB: u64 = 512;
 /// What an emulated processor's code is translated to, in MiB.
 const TRANSLATED_MB: u64 = 256;
 /// How long QEMU may take from its start to its first answer.
-const START: Duration = Duration::from_secs(20);
+pub(crate) const START: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was told to.
 const END: Duration = Duration::from_secs(10);
 /// Between two looks at something that takes milliseconds.
@@ -85,13 +87,14 @@ pub async fn start(spec: &Spec) -> Result<()> {
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, spec.id, &lock).await?;
     drop(lock);
-    wait_started(&spec.dir, ended).await.map(drop)
+    wait_started(&spec.dir, ended, START + devices::patience(spec)).await.map(drop)
 }
 
 /// What a machine's launcher is told.
 async fn order_of(spec: &Spec) -> Result<Order> {
     let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
     let mut read = vec![spec.seed.clone()];
+    read.extend(spec.assigned.folders());
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
         read.extend([kernel.clone(), initrd.clone()]);
     }
@@ -104,8 +107,9 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    jail::order(spec.id, spec.jail, Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes })
-        .await
+    let (devices, locked_bytes) = (spec.assigned.files(), devices::locked_bytes(spec));
+    let needs = Needs { program, arguments, dir, read, write, lend: None, devices, locked_bytes, limits, disk_bytes };
+    jail::order(spec.id, spec.jail, needs).await
 }
 
 /// The size of a disk that is as it was made, in bytes.
@@ -143,8 +147,12 @@ pub(crate) fn clear(dir: &Path) -> Result<()> {
 }
 
 /// Waits until a process that was just made answers, and hands over the connection.
-pub(crate) async fn wait_started(dir: &Path, ended: tokio::sync::watch::Receiver<bool>) -> Result<Qmp> {
-    let deadline = Instant::now() + START;
+pub(crate) async fn wait_started(
+    dir: &Path,
+    ended: tokio::sync::watch::Receiver<bool>,
+    patience: Duration,
+) -> Result<Qmp> {
+    let deadline = Instant::now() + patience;
     loop {
         if *ended.borrow() {
             return Err(process::reason(dir));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use uuid::Uuid;
 
+use super::devices::Assigned;
 use crate::seed::Mac;
 
 /// How the guest's processor is made.
@@ -76,6 +77,8 @@ pub struct Spec {
     pub seed: PathBuf,
     /// Its data disks, in order.
     pub drives: Vec<Drive>,
+    /// Devices of the host that it has for itself.
+    pub assigned: Assigned,
     /// Its network card.
     pub mac: Mac,
     /// The largest packet that its card takes and that the other end of its link does, in bytes.

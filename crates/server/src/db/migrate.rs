@@ -61,6 +61,7 @@ const STEPS: &[Step] = steps![
     29 "0029" "machine_indexes",
     31 "0031" "networks",
     32 "0032" "shared_address",
+    38 "0038" "gpus",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

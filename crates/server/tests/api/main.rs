@@ -14,6 +14,7 @@ mod edge;
 mod envelope;
 mod event;
 mod fault;
+mod gpu;
 mod host;
 mod idempotency;
 mod identity;

@@ -31,6 +31,7 @@ pub fn spec() -> MachineSpec {
         address: Ipv4Addr::new(127, 64, 0, 2),
         ports: vec![inbound(22, 2222), inbound(80, 80), inbound(8080, 8080)],
         networks: vec![crate::networks::membership(2)],
+        gpus: vec!["0000:01:00.0".parse().expect("an address")],
     }
 }
 
@@ -51,6 +52,8 @@ async fn life(way: &Way) -> Vec<String> {
     let disk = DiskSpec { id: DiskId(id(2)), source: DiskSource::Image("micro".into()), size_gb: 20 };
     way.vms.take_port(8080);
     note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
+    way.vms.set_gpus(&["0000:01:00.0", "0000:01:00.1"]);
+    note!(vm.gpus().await);
     note!(vm.ports_free(inbound(22, 2222).at, 1).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
     note!(vm.observe(VM).await, vm.guest_ready(VM).await);
     let started = vm.start(&spec()).await.expect("a start").expect("a machine");
@@ -137,7 +140,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
     let verbs = verbs(&asked);
-    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.ports_free"];
+    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.gpus", "host.ports_free"];
     let own = own.into_iter().chain(["host.scan_vms"]);
     let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();

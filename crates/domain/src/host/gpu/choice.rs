@@ -48,7 +48,7 @@ fn units(gpus: &[Gpu], held: &BTreeSet<PciAddress>, model: &str) -> Vec<Unit> {
     }
     let is_free = |gpu: &Gpu| gpu.unavailable.is_none() && gpu.functions.iter().all(|f| !held.contains(f));
     let unit = |members: Vec<&Gpu>| {
-        let wanted: Vec<_> = members.iter().filter(|gpu| gpu.model == model).collect();
+        let wanted: Vec<_> = members.iter().filter(|gpu| gpu.is_a(model)).collect();
         let first = wanted.first().filter(|_| members.iter().all(|gpu| is_free(gpu)))?;
         let functions = first.functions.clone();
         Some(Unit { gpus: wanted.len(), numa_node: first.numa_node, functions })

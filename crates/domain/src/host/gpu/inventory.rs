@@ -53,7 +53,7 @@ pub struct Facts {
 }
 
 /// Makers of the screens of servers' controllers and of virtual machines (pci-ids.ucw.cz): ASPEED, Matrox, QEMU (by two
-/// numbers), virtio, Cirrus, VMware, Microsoft, VirtualBox.
+/// numbers), virtio, Cirrus, VMware, Microsoft, VirtualBox. They compute nothing.
 const SCREENS: [u16; 9] = [0x1a03, 0x102b, 0x1234, 0x1b36, 0x1af4, 0x1013, 0x15ad, 0x1414, 0x80ee];
 /// Bridges between buses, by class and subclass. They stay with the host, whatever their group (Linux,
 /// `vfio_dev_viable`).
@@ -64,6 +64,7 @@ impl Function {
     /// themselves, a processing accelerator.
     pub fn is_gpu(&self) -> bool {
         match self.class >> 8 {
+            _ if SCREENS.contains(&self.vendor) => false,
             0x0300 | 0x0302 | 0x0380 => true,
             0x1200 => self.vendor == AMD,
             _ => false,
@@ -173,9 +174,6 @@ impl<'a> Group<'a> {
 
 /// What of the GPU itself keeps it from being handed out.
 fn own_obstacle(gpu: &Function) -> Option<String> {
-    if SCREENS.contains(&gpu.vendor) {
-        return Some("it is the screen of a server's controller or of a virtual machine, and computes nothing".into());
-    }
     if gpu.is_virtual {
         return Some("it is a part of another one; only whole GPUs are handed out".into());
     }

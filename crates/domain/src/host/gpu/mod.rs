@@ -41,5 +41,12 @@ pub struct Gpu {
     pub unavailable: Option<String>,
 }
 
+impl Gpu {
+    /// Whether it is of a model, by its id or its name.
+    pub fn is_a(&self, model: &str) -> bool {
+        self.model == model || self.name == model
+    }
+}
+
 #[cfg(test)]
 mod tests;
