@@ -45,7 +45,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Backup { service, file } => return service::back_up(global.look(), &service, &file).await,
         Command::Shutdown(args) => return service::shutdown(&args).await,
-        Command::Doctor(args) => return service::doctor(&args).await,
+        Command::Doctor { service, gpu } => return service::doctor(&service, gpu).await,
         Command::Completions { shell } => {
             complete::register(shell)?;
         }
