@@ -3,12 +3,13 @@
 use std::fs;
 
 use berth_domain::host::gpu::{Facts, Gpu};
-use rustix::process::{Resource, geteuid, getrlimit};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::Gpus;
 use crate::Finding;
 
-/// The least that a service which is not root has to be allowed to lock, in bytes: a small guest's memory. A larger one
+/// The least that a service without `CAP_SYS_RESOURCE` has to be allowed to lock, in bytes: a small guest's memory. A larger one
 /// says itself what it lacks.
 const LEAST_LOCKED: u64 = 2 << 30;
 
@@ -16,7 +17,9 @@ impl Gpus {
     /// What `berth doctor --gpu` tells.
     pub fn findings(&self) -> Vec<Finding> {
         let places = &self.inner.places;
-        let locked = if geteuid().is_root() { None } else { getrlimit(Resource::Memlock).maximum };
+        // Whoever has this right may lock all.
+        let may_raise = capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_RESOURCE));
+        let locked = if may_raise { None } else { getrlimit(Resource::Memlock).maximum };
         let cpu = fs::read_to_string(places.proc.join("cpuinfo")).unwrap_or_default();
         let asked = fs::read_to_string(places.proc.join("cmdline")).unwrap_or_default();
         let gpus = self.inventory();
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_locked_is_bounded_for_others_than_root() {
+    fn what_may_be_locked_is_bounded_for_who_may_not_raise_it() {
         let facts = Facts { may_bind: true, ..Facts::default() };
         let good = |locked| of_rights(&facts, locked).good;
         assert_eq!([good(None), good(Some(LEAST_LOCKED)), good(Some(LEAST_LOCKED - 1))], [true, true, false]);

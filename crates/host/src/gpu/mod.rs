@@ -193,11 +193,13 @@ impl Inner {
         let functions = self.places.functions();
         let mine: Vec<_> = functions.iter().filter(|function| wanted.contains(&function.address)).collect();
         let quirks = quirks(mine.iter().copied());
-        let mut devices: Vec<_> = mine.iter().filter_map(|f| Some((f.address, f.group?))).collect();
-        devices.sort_unstable();
-        let device = |(address, group): (PciAddress, u32)| HostDevice { address: address.to_string(), group };
+        let addresses: BTreeSet<_> = mine.iter().map(|function| function.address).collect();
+        let groups: BTreeSet<_> = mine.iter().filter_map(|function| function.group).collect();
+        let device = |address: &PciAddress| HostDevice { address: address.to_string() };
         Assigned {
-            devices: devices.into_iter().map(device).collect(),
+            devices: addresses.iter().map(device).collect(),
+            files: self.places.device_files(&groups),
+            folders: addresses.iter().map(|address| self.places.function(*address)).collect(),
             hides_hypervisor: quirks.hides_hypervisor,
             window_mb: quirks.window_mb,
         }

@@ -100,6 +100,12 @@ impl Places {
         }
     }
 
+    /// Files by which a program reaches what is in these groups.
+    pub(super) fn device_files(&self, groups: &BTreeSet<u32>) -> Vec<PathBuf> {
+        let vfio = self.dev.join("vfio");
+        std::iter::once(vfio.join("vfio")).chain(groups.iter().map(|group| vfio.join(group.to_string()))).collect()
+    }
+
     /// Groups whose device file the service may open.
     fn opened(&self) -> BTreeSet<u32> {
         let entries = fs::read_dir(self.dev.join("vfio")).into_iter().flatten().flatten();

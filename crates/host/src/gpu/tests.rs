@@ -74,8 +74,14 @@ async fn a_machine_has_its_gpu_and_the_host_gets_it_back() {
     let host = host(&[H100, SOUND, SECOND, DISK]);
     let (before, gpus) = (host.state(), host.service());
     let assigned = gpus.take(ONE, &card(), |_| false).await.unwrap();
-    let devices: Vec<_> = assigned.devices.iter().map(|device| (device.address.as_str(), device.group)).collect();
-    assert_eq!(devices, [(H100.0, 7), (SOUND.0, 7)]);
+    let devices: Vec<_> = assigned.devices.iter().map(|device| device.address.as_str()).collect();
+    assert_eq!(devices, [H100.0, SOUND.0]);
+    assert_eq!(assigned.folders, [H100.0, SOUND.0].map(|address| host.of(address)));
+    assert_eq!(
+        assigned.files,
+        ["vfio", "7"].map(|name| host.places().dev.join("vfio").join(name)),
+        "one of each group"
+    );
     assert_eq!([H100.0, SOUND.0].map(|at| host.driver(at)), [0; 2].map(|_| Some("vfio-pci".to_owned())));
     assert_eq!((host.driver(SECOND.0), host.driver(DISK.0)), (None, Some("nvme".into())), "others stay as they are");
     assert_eq!(gpus.holders(), [ONE]);

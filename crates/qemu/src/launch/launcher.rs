@@ -18,7 +18,7 @@ use super::{namespaces, rights, tree};
 const SAID: Errno = Errno::CANCELED;
 const LACKS: Errno = Errno::OWNERDEAD;
 
-/// What is said of a service that may not have a machine lock its memory: without root it has to be allowed.
+/// What is said of a service that may not have a machine lock its memory: without `CAP_SYS_RESOURCE` it has to be allowed.
 const MAY_NOT_LOCK: &str =
     "cannot lock the guest's memory for its devices; put LimitMEMLOCK=infinity into the service's unit";
 

@@ -60,7 +60,9 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
-    devices::arguments(&mut args, spec);
+    for (flag, option) in devices::options(spec) {
+        args.pair(flag, option);
+    }
     jail(&mut args, spec.jail.user, release);
     args.0
 }
@@ -172,8 +174,7 @@ impl From<&PathBuf> for Text {
 
 #[cfg(test)]
 mod tests {
-    use super::super::devices::{Assigned, HostDevice};
-    use super::super::spec::Jail;
+    use super::super::spec::{Assigned, HostDevice, Jail};
     use super::*;
     use crate::seed::Mac;
     use uuid::Uuid;
@@ -210,7 +211,7 @@ mod tests {
 
     #[test]
     fn devices_stand_behind_ports_and_bring_what_they_need() {
-        let device = |address: &str| HostDevice { address: address.into(), group: 7 };
+        let device = |address: &str| HostDevice { address: address.into() };
         let devices = ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0"].map(device).into();
         let with = Spec { assigned: Assigned { devices, ..Assigned::default() }, accel: Accel::Kvm, ..spec() };
         let text = line(&with);
@@ -227,9 +228,8 @@ mod tests {
         assert!(!text.contains("-fw_cfg"), "its BIOS finds room itself");
         let text = line(&Spec { assigned: needy, boot: Boot::Uefi, ..with.clone() });
         assert!(text.contains("-fw_cfg name=opt/ovmf/X-PciMmio64Mb,string=262144"), "{text}");
-        assert_eq!(with.assigned.files(), ["/dev/vfio/vfio", "/dev/vfio/7"].map(PathBuf::from));
         assert_eq!(devices::locked_bytes(&with), Some((512 + 1024) << 20));
-        assert_eq!((devices::locked_bytes(&spec()), spec().assigned.files()), (None, vec![]));
+        assert_eq!(devices::locked_bytes(&spec()), None);
         assert!(!line(&spec()).contains("vfio"));
     }
 

@@ -32,14 +32,13 @@ use uuid::Uuid;
 
 pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
-pub use devices::{Assigned, HostDevice};
 pub(crate) use files::{COMMANDS, NETWORK};
 use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
 use jail::Needs;
 pub(crate) use lock::Lock;
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Boot, Drive, Jail, Spec};
+pub use spec::{Accel, Assigned, Boot, Drive, HostDevice, Jail, Spec};
 
 use crate::error::at;
 use crate::groups::Limits;
@@ -94,7 +93,7 @@ pub async fn start(spec: &Spec) -> Result<()> {
 async fn order_of(spec: &Spec) -> Result<Order> {
     let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
     let mut read = vec![spec.seed.clone()];
-    read.extend(spec.assigned.folders());
+    read.extend(spec.assigned.folders.clone());
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
         read.extend([kernel.clone(), initrd.clone()]);
     }
@@ -107,7 +106,7 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    let (devices, locked_bytes) = (spec.assigned.files(), devices::locked_bytes(spec));
+    let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(spec));
     let needs = Needs { program, arguments, dir, read, write, lend: None, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }
