@@ -12,14 +12,14 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, PciAddress,
-    Started, Usage,
+    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 
 use crate::generations::Generations;
+use crate::gpus::Gpus;
 use crate::refusals::Refusals;
 
 /// The engine.
@@ -40,11 +40,7 @@ struct World {
     delay: Duration,
     stuck_gb: Option<i64>,
     capacity: Capacity,
-    gpus: Vec<Gpu>,
-    /// Devices of machines, from their start until the host was told of their end.
-    assigned: HashMap<PciAddress, MachineId>,
-    /// How often a machine was started with a device of another one.
-    clashes: u32,
+    gpus: Gpus,
     deaf: bool,
     unheard: u32,
     ssh_port: u16,
@@ -70,9 +66,7 @@ impl Default for SimulatedEngine {
             delay: Duration::ZERO,
             stuck_gb: None,
             capacity,
-            gpus: Vec::new(),
-            assigned: HashMap::new(),
-            clashes: 0,
+            gpus: Gpus::default(),
             deaf: false,
             unheard: 0,
             ssh_port: 22,
@@ -135,22 +129,22 @@ impl SimulatedEngine {
 
     /// The host has these GPUs, each in a group and at a node of its own, all of one model.
     pub fn set_gpus(&self, addresses: &[&str]) {
-        self.world().gpus = (1..).zip(addresses).map(|(number, address)| gpu(number, address)).collect();
+        self.world().gpus.set(addresses);
     }
 
     /// Something of the host's GPUs is otherwise from now on.
     pub fn change_gpus(&self, change: impl FnOnce(&mut Vec<Gpu>)) {
-        change(&mut self.world().gpus);
+        change(&mut self.world().gpus.found);
     }
 
     /// How often a machine was started with a device that another one had.
     pub fn clashes(&self) -> u32 {
-        self.world().clashes
+        self.world().gpus.clashes
     }
 
     /// How many devices machines have.
     pub fn assigned(&self) -> usize {
-        self.world().assigned.len()
+        self.world().gpus.assigned.len()
     }
 
     /// Whether guests ignore the power button.
@@ -204,7 +198,7 @@ impl SimulatedEngine {
         let mut world = self.world();
         world.boot += 1;
         world.machines.clear();
-        world.assigned.clear();
+        world.gpus.assigned.clear();
     }
 
     /// Whether every machine that is looked at runs, known or not: what a service finds after its restart.
@@ -292,21 +286,6 @@ fn image(id: &str, version: &str, virtual_size: i64) -> ImageInfo {
     }
 }
 
-fn gpu(number: u32, address: &str) -> Gpu {
-    let address = address.parse().expect("an address");
-    Gpu {
-        address,
-        model: "example-9000".into(),
-        name: "Example 9000".into(),
-        ids: "1234:0001 1234:0002".into(),
-        group: Some(number),
-        numa_node: Some(number),
-        functions: vec![address],
-        driver: None,
-        unavailable: None,
-    }
-}
-
 #[async_trait]
 impl Engine for SimulatedEngine {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -320,7 +299,7 @@ impl Engine for SimulatedEngine {
 
     async fn gpus(&self) -> Result<Vec<Gpu>> {
         self.call("gpus").await?;
-        Ok(self.world().gpus.clone())
+        Ok(self.world().gpus.found.clone())
     }
 
     fn ssh_port(&self) -> u16 {
@@ -382,11 +361,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
-        world.assigned.retain(|_, machine| *machine != spec.id);
-        for device in &spec.gpus {
-            let before = world.assigned.insert(*device, spec.id);
-            world.clashes += u32::from(before.is_some());
-        }
+        world.gpus.start(spec.id, &spec.gpus);
         world.open.insert(spec.id, spec.ports.iter().copied().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
         Ok(Some(world.started(spec)))
@@ -421,7 +396,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         self.set(id, Machine::Absent);
-        self.world().assigned.retain(|_, machine| *machine != id);
+        self.world().gpus.end(id);
         Ok(())
     }
 
@@ -431,7 +406,7 @@ impl Engine for SimulatedEngine {
         let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
-        world.assigned.retain(|_, machine| *machine != id);
+        world.gpus.end(id);
         Ok(())
     }
 
