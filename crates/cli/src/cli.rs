@@ -44,7 +44,13 @@ pub enum Command {
         file: PathBuf,
     },
     /// Show what this machine can do and what is missing
-    Doctor(ServiceArgs),
+    Doctor {
+        #[command(flatten)]
+        service: ServiceArgs,
+        /// Look at its GPUs, and at what it takes to hand them out
+        #[arg(long)]
+        gpu: bool,
+    },
     /// Sign in
     Login(session::LoginArgs),
     /// Make an account and sign in

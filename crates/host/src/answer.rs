@@ -99,6 +99,7 @@ impl Host {
             A::Describe(q) => say(&q, Ok(self.about())),
             A::VmCapacity(q) => say(&q, vm.capacity().await),
             A::SandboxCapacity(q) => say(&q, sandbox.capacity().await),
+            A::Gpus(q) => say(&q, vm.gpus().await),
             A::PortsFree(q) => say(&q, Ok(vm.ports_free(q.first, q.count).await)),
             A::ScanVms(q) => say(&q, vm.scan().await),
             A::ScanSandboxes(q) => say(&q, sandbox.scan().await),

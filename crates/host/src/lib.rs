@@ -10,6 +10,7 @@ mod error;
 pub mod fault;
 mod finding;
 mod generation;
+pub mod gpu;
 pub mod lost;
 mod machines;
 pub mod network;

@@ -8,6 +8,7 @@ mod engines;
 mod folder;
 mod host;
 mod lock;
+mod offer;
 mod own;
 
 use std::io::IsTerminal;
@@ -27,7 +28,7 @@ use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-pub use doctor::{Report, doctor};
+pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
 pub use engines::Engines;
 
@@ -136,10 +137,11 @@ impl App {
     /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
+        let config = &offer::with_gpus(config, &*engines.vm).await;
         let keeper = folder::keeper(&config.data_dir)?;
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
-        let hosts = own::enrol(config, &keeper, &db, &clock, engines.sandbox.clone()).await?;
+        let hosts = own::enrol(config, &keeper, &db, &clock, &engines).await?;
         let held = Held::new(&db, &clock, config, &engines, hosts.own());
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =

@@ -12,7 +12,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DataDisk, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started,
+    Aim, Capacity, Console, DataDisk, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started,
     Usage,
 };
 use berth_host::{EngineError, Result};
@@ -20,6 +20,7 @@ use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 
 use crate::generations::Generations;
+use crate::gpus::Gpus;
 use crate::refusals::Refusals;
 
 /// How long a guest takes that does not let go of a disk.
@@ -48,6 +49,7 @@ struct World {
     delay: Duration,
     stuck_gb: Option<i64>,
     capacity: Capacity,
+    gpus: Gpus,
     deaf: bool,
     unheard: u32,
     ssh_port: u16,
@@ -75,6 +77,7 @@ impl Default for SimulatedEngine {
             delay: Duration::ZERO,
             stuck_gb: None,
             capacity,
+            gpus: Gpus::default(),
             deaf: false,
             unheard: 0,
             ssh_port: 22,
@@ -135,6 +138,26 @@ impl SimulatedEngine {
         change(&mut self.world().capacity);
     }
 
+    /// The host has these GPUs, each in a group and at a node of its own, all of one model.
+    pub fn set_gpus(&self, addresses: &[&str]) {
+        self.world().gpus.set(addresses);
+    }
+
+    /// Something of the host's GPUs is otherwise from now on.
+    pub fn change_gpus(&self, change: impl FnOnce(&mut Vec<Gpu>)) {
+        change(&mut self.world().gpus.found);
+    }
+
+    /// How often a machine was started with a device that another one had.
+    pub fn clashes(&self) -> u32 {
+        self.world().gpus.clashes
+    }
+
+    /// How many devices machines have.
+    pub fn assigned(&self) -> usize {
+        self.world().gpus.assigned.len()
+    }
+
     /// Whether guests ignore the power button.
     pub fn set_deaf(&self, deaf: bool) {
         self.world().deaf = deaf;
@@ -177,11 +200,21 @@ impl SimulatedEngine {
         let _ = self.events.send(id);
     }
 
+    /// The same, if there is such a machine and it has a process.
+    pub fn happen_if_there(&self, vm: &str, machine: Machine) {
+        let id: MachineId = vm.parse().expect("an id");
+        let is_there = self.world().machines.get(&id).is_some_and(|(now, _)| *now != Machine::Absent);
+        if is_there {
+            self.set(id, machine);
+        }
+    }
+
     /// The host starts anew: every machine is gone.
     pub fn restart_host(&self) {
         let mut world = self.world();
         world.boot += 1;
         world.machines.clear();
+        world.gpus.assigned.clear();
     }
 
     /// Whether every machine that is looked at runs, known or not: what a service finds after its restart.
@@ -295,6 +328,11 @@ impl Engine for SimulatedEngine {
         Ok(self.world().capacity)
     }
 
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        self.call("gpus").await?;
+        Ok(self.world().gpus.found.clone())
+    }
+
     fn ssh_port(&self) -> u16 {
         self.world().ssh_port
     }
@@ -365,6 +403,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
+        world.gpus.start(spec.id, &spec.gpus);
         world.open.insert(spec.id, spec.ports.iter().copied().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
         let was_saved = world.memories.remove(&spec.id);
@@ -425,6 +464,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         self.set(id, Machine::Absent);
+        self.world().gpus.end(id);
         Ok(())
     }
 
@@ -435,6 +475,7 @@ impl Engine for SimulatedEngine {
         let mut world = self.world();
         world.machines.remove(&id);
         world.memories.remove(&id);
+        world.gpus.end(id);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ mod body;
 pub mod commands;
 mod engine;
 mod generations;
+mod gpus;
 mod networks;
 mod platform;
 mod refusals;

@@ -46,8 +46,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
             return service::serve(&service, take_over, new_secrets_key).await;
         }
         Command::Backup { service, file } => return service::back_up(global.look(), &service, &file).await,
-        Command::Shutdown(args) => return service::shutdown(&args).await,
-        Command::Doctor(args) => return service::doctor(&args).await,
+        Command::Shutdown(args) => return Box::pin(service::shutdown(&args)).await,
+        Command::Doctor { service, gpu } => return service::doctor(&service, gpu).await,
         Command::Completions { shell } => {
             complete::register(shell)?;
         }

@@ -62,8 +62,9 @@ pub async fn back_up(look: Look, args: &ServiceArgs, file: &Path) -> Result<Exit
 }
 
 /// Shows what this machine can do.
-pub async fn doctor(args: &ServiceArgs) -> Result<ExitCode> {
-    let report = app::doctor(&args.load()?).await;
+pub async fn doctor(args: &ServiceArgs, gpu: bool) -> Result<ExitCode> {
+    let config = args.load()?;
+    let report = if gpu { app::doctor_of_gpus(&config) } else { app::doctor(&config).await };
     println!("{report}");
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use super::Aim;
+use super::gpu::PciAddress;
 use super::network::Membership;
 use crate::firewall::Rules;
 use crate::ids::{DiskId, MachineId};
@@ -47,6 +48,9 @@ pub struct MachineSpec {
     /// Whether it goes on with the memory that it was suspended with.
     #[serde(default)]
     pub goes_on: bool,
+    /// Functions of the host's devices that it has for itself: GPUs, with what goes with them.
+    #[serde(default)]
+    pub gpus: Vec<PciAddress>,
 }
 
 impl MachineSpec {

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{DiskSource, DiskSpec};
+pub use berth_domain::host::gpu::{Gpu, PciAddress};
 pub use berth_domain::host::image::{ImageImport, ImageInfo};
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, Started, Usage};
 
@@ -35,6 +36,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// What it has to give in total.
     async fn capacity(&self) -> Result<Capacity>;
+
+    /// The GPUs that it has, whether a machine has them or not, and why some cannot be handed out.
+    async fn gpus(&self) -> Result<Vec<Gpu>>;
 
     /// The port on which a machine's SSH can answer here: 22 where it may be bound.
     fn ssh_port(&self) -> u16;

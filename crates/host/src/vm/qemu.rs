@@ -17,6 +17,7 @@ mod findings;
 mod memory;
 mod network;
 mod settings;
+mod start;
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
@@ -33,7 +34,7 @@ use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Observed, Watch};
-use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
+use berth_qemu::seed::Mac;
 use berth_qemu::{accel, disk, host, image};
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
@@ -43,11 +44,12 @@ pub use self::settings::Settings;
 use self::network::Programs;
 use super::integrity::Integrity;
 use super::{
-    Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open,
+    Aim, Capacity, Console, DiskSource, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open,
     Started, Usage,
 };
 use crate::error::{qemu_failed, transient};
 use crate::generation::{self, Generations};
+use crate::gpu::Gpus;
 use crate::network::Switches;
 use crate::{Result, lost};
 
@@ -71,6 +73,7 @@ pub struct QemuEngine {
     events: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
     programs: Programs,
+    gpus: Gpus,
     generations: Generations,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
@@ -85,6 +88,7 @@ impl QemuEngine {
         let folder = settings.host.data.join("machines");
         let generations = Generations::new(folder.clone());
         Self {
+            gpus: Gpus::of_this_host(&settings.host.data),
             programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             ssh_port: if host::can_bind_low_ports() { SSH.port } else { HIGH_SSH },
@@ -151,11 +155,15 @@ impl QemuEngine {
 
     async fn end_machine(&self, id: MachineId) -> Result<()> {
         machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
-        self.programs.end(id).await
+        self.programs.end(id).await?;
+        self.gpus.give_back(id).await
     }
 
     async fn remove_machine(&self, id: MachineId) -> Result<()> {
         self.programs.end(id).await?;
+        if machine::find(&self.machine(id), id.0).is_none() {
+            self.gpus.give_back(id).await?;
+        }
         generation::remove_folder(&self.machine(id)).await.map_err(transient)
     }
 
@@ -179,7 +187,7 @@ impl QemuEngine {
         decision
     }
 
-    async fn qemu_spec(&self, spec: &MachineSpec) -> Result<machine::Spec> {
+    async fn qemu_spec(&self, spec: &MachineSpec, assigned: machine::Assigned) -> Result<machine::Spec> {
         let dir = self.machine(spec.id);
         let base = self.base_of(spec.root_disk)?;
         let manifest = Manifest::load(&base).map_err(qemu_failed)?;
@@ -203,6 +211,7 @@ impl QemuEngine {
             root: self.root_drive(spec.root_disk, base.join(&manifest.disk)),
             drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
             places: spec.disk_places,
+            assigned,
             mac: Mac::of(spec.id.0),
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
@@ -236,16 +245,13 @@ impl QemuEngine {
         self.programs.end(spec.id).await?;
         let (open, low_ports) = self.sort_ports(spec);
         let bound = network::bind(&open)?;
-        let unloadable = self.make_machine(spec, self.qemu_spec(spec).await?).await?;
+        let started = self.start_process(spec).await;
+        if started.is_err() && machine::find(&self.machine(spec.id), spec.id.0).is_none() {
+            self.gpus.give_back(spec.id).await?;
+        }
+        let unloadable = started?;
         self.programs.begin(spec, bound.sockets).await?;
         Ok(Started { low_ports, taken_ports: bound.taken, is_without_rules: false, unloadable })
-    }
-
-    /// Boots a machine.
-    async fn boot(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<()> {
-        let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
-        write_seed(spec, &machine.seed, foreign)?;
-        machine::start(&machine).await.map_err(qemu_failed)
     }
 
     /// Watches a machine that runs, once.
@@ -291,20 +297,6 @@ fn scaled(amount: u64, factor: f64) -> i64 {
     (amount as f64 * factor) as i64
 }
 
-fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
-    let mount = |disk: &DataDisk| Some(Mount { serial: disk.id.serial(), path: disk.mount.clone()? });
-    let seed_of = Seed {
-        instance_id: spec.id.0,
-        hostname: spec.name.clone(),
-        ssh_keys: spec.ssh_keys.clone(),
-        user_data: spec.user_data.clone(),
-        vendor_data: foreign.then(generic_vendor_data),
-        mac: Mac::of(spec.id.0),
-        mounts: spec.data_disks.iter().filter_map(mount).collect(),
-    };
-    seed_of.write(seed).map_err(qemu_failed)
-}
-
 #[async_trait]
 impl Engine for QemuEngine {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -320,6 +312,11 @@ impl Engine for QemuEngine {
             disk_gb: scaled(total / GIB, self.settings.disk_overcommit),
             disk_free: self.is_room(free),
         })
+    }
+
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        let gpus = self.gpus.clone();
+        tokio::task::spawn_blocking(move || gpus.inventory()).await.map_err(transient)
     }
 
     fn ssh_port(&self) -> u16 {
@@ -496,10 +493,10 @@ impl Engine for QemuEngine {
             .flatten()
             .filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse().ok())
             .collect();
-        Ok(Found {
-            machines: machines.into_iter().map(|found| MachineId(found.id)).collect(),
-            disks: disks.into_iter().collect(),
-        })
+        let machines = machines.into_iter().map(|found| MachineId(found.id));
+        // Whoever has nothing else may still have a GPU.
+        let machines: HashSet<_> = machines.chain(self.gpus.holders()).collect();
+        Ok(Found { machines: machines.into_iter().collect(), disks: disks.into_iter().collect() })
     }
 
     async fn tend(&self, stop: CancellationToken) {

@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 
 use super::remote::Remote;
 use crate::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use crate::{EngineError, Result, lost};
 
@@ -23,6 +23,10 @@ impl Engine for Remote {
 
     async fn capacity(&self) -> Result<Capacity> {
         self.ask(host::VmCapacity {}).await
+    }
+
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        self.ask(host::Gpus {}).await
     }
 
     fn ssh_port(&self) -> u16 {

@@ -18,6 +18,10 @@ use super::{namespaces, rights, tree};
 const SAID: Errno = Errno::CANCELED;
 const LACKS: Errno = Errno::OWNERDEAD;
 
+/// What is said of a service that may not have a machine lock its memory: without `CAP_SYS_RESOURCE` it has to be allowed.
+const MAY_NOT_LOCK: &str =
+    "cannot lock the guest's memory for its devices; put LimitMEMLOCK=infinity into the service's unit";
+
 fn said<T, E: Into<io::Error>>(what: &str, outcome: Result<T, E>) -> Step<T> {
     outcome.map_err(|error| Failure::of(what, error.into()))
 }
@@ -89,6 +93,9 @@ fn become_machine(order: &Order, asked: Option<&OwnedFd>) -> Step {
     said("cannot note the process", Note::of_self(&order.dir).and_then(|note| note.write(&order.dir.join(NOTE))))?;
     if order.parts.contains(&Part::Files) {
         tree::enter(order)?;
+    }
+    if let Some(bytes) = order.locked_bytes {
+        said(MAY_NOT_LOCK, rights::let_lock(bytes))?;
     }
     said("cannot give up rights", rights::reduce(order))?;
     asked.map_or(Ok(()), lend::have_asked).map_err(|e| Failure::of_part("cannot have a file lent", e))

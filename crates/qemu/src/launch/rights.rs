@@ -19,6 +19,13 @@ const FILES: u64 = 4096;
 const STARTING: [CapabilitySet; 4] =
     [CapabilitySet::SETUID, CapabilitySet::SETGID, CapabilitySet::SYS_CHROOT, CapabilitySet::DAC_OVERRIDE];
 
+/// Has the program be able to lock so much of its memory, whatever it could before.
+pub(super) fn let_lock(bytes: u64) -> io::Result<()> {
+    let before = rustix::process::getrlimit(Resource::Memlock);
+    let raised = |had: Option<u64>| had.map(|had| had.max(bytes));
+    Ok(setrlimit(Resource::Memlock, Rlimit { current: raised(before.maximum), maximum: raised(before.maximum) })?)
+}
+
 /// Takes away what the program does not need; nothing that it executes gets any of it back.
 pub(super) fn reduce(order: &Order) -> io::Result<()> {
     set_no_new_privs(true)?;
@@ -50,4 +57,22 @@ fn limit(resource: Resource, most: u64) -> io::Result<()> {
     let before = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
     let most = Some(most.min(before));
     Ok(setrlimit(resource, Rlimit { current: most, maximum: most })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_locked_only_grows() {
+        let now = || rustix::process::getrlimit(Resource::Memlock);
+        let most = now().maximum;
+        let_lock(0).unwrap();
+        assert_eq!((now().maximum, now().current), (most, most), "it may lock all that it could be let");
+        // Whoever may not have more is refused, and keeps what it had.
+        if let Some(most) = most {
+            let raised = if let_lock(most + 4096).is_ok() { most + 4096 } else { most };
+            assert_eq!(now().current, Some(raised));
+        }
+    }
 }

@@ -94,6 +94,9 @@ fn kept(order: &Order) -> Step<Vec<Kept>> {
         let there = names.iter().map(Path::new).filter(|path| path.exists() && !path.is_symlink());
         kept.extend(there.filter_map(|path| keep(path, kind).ok()));
     }
+    for path in &order.devices {
+        kept.push(keep(path, Kind::Device)?);
+    }
     for own in home(&order.program, &order.dir)? {
         kept.push(keep(&own, Kind::Program)?);
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::devices;
 use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Spec};
 use crate::host::Release;
@@ -40,6 +41,8 @@ pub(super) const FILE: &str = "-file";
 /// The arguments of a machine. Files of its folder are named relative to it.
 pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
+        // As libvirt hides it (`<kvm><hidden state="on"/>`).
+        Accel::Kvm if spec.assigned.hides_hypervisor => ("kvm", "host,kvm=off"),
         Accel::Kvm => ("kvm", "host"),
         Accel::Tcg => (TRANSLATED, EMULATED),
     };
@@ -73,6 +76,9 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
     data_disks(&mut args, spec);
+    for (flag, option) in devices::options(spec) {
+        args.pair(flag, option);
+    }
     if spec.memory.is_some() {
         args.flags("-incoming defer");
     }
@@ -204,20 +210,19 @@ impl From<&PathBuf> for Text {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::Jail;
+    use super::super::spec::{Assigned, HostDevice, Jail};
     use super::*;
     use crate::seed::Mac;
     use uuid::Uuid;
 
-    #[test]
-    fn commas_and_order() {
+    fn spec() -> Spec {
         let disk = |path: &str, serial: &str| Drive {
             path: path.into(),
             format: "qcow2",
             base: (serial == "root").then(|| "/base.qcow2".into()),
             serial: serial.into(),
         };
-        let spec = Spec {
+        Spec {
             id: Uuid::nil(),
             name: "web".into(),
             dir: "/m".into(),
@@ -228,14 +233,47 @@ mod tests {
             seed: "/m/seed.iso".into(),
             drives: vec![disk("/d", "0123456789abcdef0123")],
             places: 2,
+            assigned: Assigned::default(),
             mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
             mtu: 1500,
             accel: Accel::Tcg,
             jail: Jail { user: Some(7), required: false },
             memory: None,
             qemu: "/q".into(),
-        };
-        let text = arguments(&spec, (7, 2)).join(std::ffi::OsStr::new(" ")).into_string().unwrap();
+        }
+    }
+
+    fn line(spec: &Spec) -> String {
+        arguments(spec, (7, 2)).join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+    }
+
+    #[test]
+    fn devices_stand_behind_ports_and_bring_what_they_need() {
+        let device = |address: &str| HostDevice { address: address.into() };
+        let devices = ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0"].map(device).into();
+        let with = Spec { assigned: Assigned { devices, ..Assigned::default() }, accel: Accel::Kvm, ..spec() };
+        let text = line(&with);
+        let ports = "-device pcie-root-port,id=gpu1,bus=pcie.0,chassis=101,slot=101 \
+            -device vfio-pci,host=0000:01:00.0,bus=gpu1,addr=0.0,multifunction=on \
+            -device vfio-pci,host=0000:01:00.1,bus=gpu1,addr=0.1 \
+            -device pcie-root-port,id=gpu2,bus=pcie.0,chassis=102,slot=102 \
+            -device vfio-pci,host=0000:02:00.0,bus=gpu2,addr=0.0 -sandbox";
+        assert!(text.contains(ports), "{text}");
+        assert!(text.contains("-cpu host -smp") && !text.contains("-fw_cfg") && !text.contains("x-no-mmap"), "{text}");
+        let needy = Assigned { hides_hypervisor: true, window_mb: Some(262_144), ..with.assigned.clone() };
+        let text = line(&Spec { assigned: needy.clone(), ..with.clone() });
+        assert!(text.contains("-cpu host,kvm=off -smp"), "{text}");
+        assert!(!text.contains("-fw_cfg"), "its BIOS finds room itself");
+        let text = line(&Spec { assigned: needy, boot: Boot::Uefi, ..with.clone() });
+        assert!(text.contains("-fw_cfg name=opt/ovmf/X-PciMmio64Mb,string=262144"), "{text}");
+        assert_eq!(devices::locked_bytes(&with), Some((512 + 1024) << 20));
+        assert_eq!(devices::locked_bytes(&spec()), None);
+        assert!(!line(&spec()).contains("vfio"));
+    }
+
+    #[test]
+    fn commas_and_order() {
+        let text = line(&spec());
         for part in [
             "-accel tcg,tb-size=256 -cpu max,-erms,-fsrm,-la57 -smp 2 -m 512",
             "-append a=b,c root=/dev/vda",

@@ -30,6 +30,10 @@ pub(crate) struct Needs<'a> {
     pub(crate) write: Vec<PathBuf>,
     /// A file of its folder that it opens to write to, and is to have for reading alone.
     pub(crate) lend: Option<PathBuf>,
+    /// Files of devices that it has for itself.
+    pub(crate) devices: Vec<PathBuf>,
+    /// How many bytes of its memory it locks for those.
+    pub(crate) locked_bytes: Option<u64>,
     /// What it may use.
     pub(crate) limits: Limits,
     /// The size that its largest disk has or may be given while it runs, in bytes.
@@ -71,6 +75,8 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
         read,
         write: needs.write,
         lend,
+        devices: needs.devices,
+        locked_bytes: needs.locked_bytes,
         file_bytes: Some(file_bytes(needs.disk_bytes)),
     })
 }

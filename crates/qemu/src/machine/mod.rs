@@ -15,6 +15,7 @@
 mod adopt;
 pub(crate) mod arguments;
 mod console;
+mod devices;
 mod drive;
 mod files;
 pub(crate) mod jail;
@@ -43,7 +44,7 @@ pub(crate) use lock::Lock;
 pub use plug::{attach, detach};
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Boot, Drive, Fits, Jail, Spec};
+pub use spec::{Accel, Assigned, Boot, Drive, Fits, HostDevice, Jail, Spec};
 
 use crate::error::at;
 use crate::groups::Limits;
@@ -59,7 +60,7 @@ const TRANSLATED_MB: u64 = 256;
 /// later: that takes a right which a root in a container does not have.
 const MOST_DISK_BYTES: u64 = 2 << 40;
 /// How long QEMU may take from its start to its first answer.
-const START: Duration = Duration::from_secs(20);
+pub(crate) const START: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was told to.
 const END: Duration = Duration::from_secs(10);
 /// Between two looks at something that takes milliseconds.
@@ -94,7 +95,7 @@ pub async fn start(spec: &Spec) -> Result<()> {
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, spec.id, &lock).await?;
     drop(lock);
-    let mut qmp = wait_started(&spec.dir, ended).await?;
+    let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(spec)).await?;
     let Some(fits) = &spec.memory else { return Ok(()) };
     let loaded = memory::load(&mut qmp, &spec.dir, fits).await;
     if loaded.is_err() {
@@ -109,6 +110,7 @@ pub async fn start(spec: &Spec) -> Result<()> {
 async fn order_of(spec: &Spec) -> Result<Order> {
     let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
     let mut read = vec![spec.seed.clone()];
+    read.extend(spec.assigned.folders.clone());
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
         read.extend([kernel.clone(), initrd.clone()]);
     }
@@ -121,7 +123,8 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    let needs = Needs { program, arguments, dir, read, write, lend: None, limits, disk_bytes };
+    let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(spec));
+    let needs = Needs { program, arguments, dir, read, write, lend: None, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }
 
@@ -145,8 +148,12 @@ pub(crate) fn clear(dir: &Path) -> Result<()> {
 }
 
 /// Waits until a process that was just made answers, and hands over the connection.
-pub(crate) async fn wait_started(dir: &Path, ended: tokio::sync::watch::Receiver<bool>) -> Result<Qmp> {
-    let deadline = Instant::now() + START;
+pub(crate) async fn wait_started(
+    dir: &Path,
+    ended: tokio::sync::watch::Receiver<bool>,
+    patience: Duration,
+) -> Result<Qmp> {
+    let deadline = Instant::now() + patience;
     loop {
         if *ended.borrow() {
             return Err(process::reason(dir));

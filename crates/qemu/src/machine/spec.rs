@@ -69,6 +69,29 @@ pub struct Drive {
     pub serial: String,
 }
 
+/// A function of a device of the host, which has the driver `vfio-pci`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDevice {
+    /// Where it is on the host's buses: `0000:01:00.0`.
+    pub address: String,
+}
+
+/// Devices of the host that a machine has for itself, and what it has to be told for their sake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// The functions, in the order of the host's buses.
+    pub devices: Vec<HostDevice>,
+    /// Files by which QEMU reaches them: `/dev/vfio/vfio`, and one for each group (Linux,
+    /// `Documentation/driver-api/vfio.rst`).
+    pub files: Vec<PathBuf>,
+    /// Folders of sysfs by which QEMU finds out the group of each.
+    pub folders: Vec<PathBuf>,
+    /// Whether the guest is not told that it is one.
+    pub hides_hypervisor: bool,
+    /// How much room UEFI firmware is told to have for them above 4 GiB, in MiB.
+    pub window_mb: Option<u64>,
+}
+
 /// A machine to start.
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -92,6 +115,8 @@ pub struct Spec {
     pub drives: Vec<Drive>,
     /// For how many data disks it has places, those from its start on among them.
     pub places: usize,
+    /// Devices of the host that it has for itself.
+    pub assigned: Assigned,
     /// Its network card.
     pub mac: Mac,
     /// The largest packet that its card takes and that the other end of its link does, in bytes.

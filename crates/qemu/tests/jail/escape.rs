@@ -7,6 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
 
 use berth_qemu::launch::Part;
+use berth_qemu::machine::{self, Assigned, HostDevice};
 use berth_qemu::sandbox;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
@@ -69,6 +70,60 @@ async fn what_it_only_reads_cannot_be_written_to() {
     let said = world.play(&lines.each_ref().map(String::as_str)).await;
     assert!(said[0].starts_with("OPEN"), "{said:?}");
     assert!(said[1..].iter().all(|said| said.starts_with("refused")), "{said:?}");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn of_devices_it_has_its_own_and_no_others() {
+    let world = World::new();
+    if !world.has(Part::Files).await || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let place = |name: &str| world.root.path().join(name);
+    for name in ["vfio", "sys", "sys/0000:01:00.0"] {
+        std::fs::create_dir(place(name)).expect("a folder");
+    }
+    for name in ["vfio/vfio", "vfio/7", "vfio/8", "sys/0000:01:00.0/config"] {
+        std::fs::write(place(name), "device").expect("a file");
+    }
+    let assigned = Assigned {
+        files: vec![place("vfio/vfio"), place("vfio/7")],
+        folders: vec![place("sys/0000:01:00.0")],
+        ..Assigned::default()
+    };
+    let tried = |verb: &str, name: &str| format!("early {verb} {}", place(name).display());
+    let config = "sys/0000:01:00.0/config";
+    let lines = [("write", "vfio/vfio"), ("write", "vfio/7"), ("read", config), ("write", config), ("write", "vfio/8")];
+    let lines = lines.map(|(verb, name)| tried(verb, name));
+    world.plan(&lines.each_ref().map(String::as_str));
+    let vm = machine::Spec { assigned, ..world.vm() };
+    machine::start(&vm).await.unwrap_or_else(|error| panic!("{error}\n{}", world.log()));
+    let log = world.log();
+    let opened: Vec<_> = log.lines().take(lines.len()).map(|said| said.starts_with("OPEN ")).collect();
+    assert_eq!(opened, [true, true, true, false, false], "{log}");
+    world.end().await;
+}
+
+/// What its devices write to is locked: the guest's memory and a GiB.
+#[tokio::test]
+async fn a_machine_with_devices_may_lock_its_memory_or_says_that_it_may_not() {
+    const NEEDED: u64 = (64 + 1024) << 20;
+    let world = World::new();
+    let devices = vec![HostDevice { address: "0000:01:00.0".into() }];
+    let vm = machine::Spec { assigned: Assigned { devices, ..Assigned::default() }, ..world.vm() };
+    let most = rustix::process::getrlimit(rustix::process::Resource::Memlock).maximum;
+    match machine::start(&vm).await {
+        Ok(()) => {
+            let limits = std::fs::read_to_string(format!("/proc/{}/limits", world.process())).expect("limits");
+            let locked = limits.lines().find(|line| line.starts_with("Max locked memory")).expect("a limit");
+            let soft = locked.split_whitespace().nth(3).expect("a limit");
+            assert!(soft == "unlimited" || soft.parse::<u64>().is_ok_and(|bytes| bytes >= NEEDED), "{locked}");
+        }
+        Err(error) => {
+            assert!(most.is_some_and(|most| most < NEEDED), "{error}");
+            assert!(world.log().contains("put LimitMEMLOCK=infinity into the service's unit"), "{}", world.log());
+        }
+    }
     world.end().await;
 }
 

@@ -68,6 +68,7 @@ impl World {
             boot: Boot::Bios,
             root: Drive { path, format: "qcow2", base: None, serial: "root".into() },
             seed: self.dir.join("seed.iso"),
+            assigned: machine::Assigned::default(),
             drives: Vec::new(),
             places: 0,
             mac: MAC,

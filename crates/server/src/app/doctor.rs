@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use berth_host::clock::Clock;
+use berth_host::gpu::Gpus;
 use berth_host::network::Switches;
 use berth_host::sandbox::qemu::QemuSandboxes;
 use berth_host::vm::Engine;
@@ -16,18 +17,26 @@ use crate::config::{Config, Network, Reached, Shared};
 
 /// The findings.
 pub struct Report {
-    /// Whether this machine can run VMs and sandboxes.
+    /// Whether this machine can do what was asked for.
     pub ok: bool,
     lines: Vec<Finding>,
+    /// What is said at the end, where it can and where it cannot.
+    verdicts: [&'static str; 2],
 }
+
+/// Of machines at all.
+const MACHINES: [&str; 2] = ["Machines can be run here.", "Something is missing that machines need."];
+/// Of GPUs.
+const GPUS: [&str; 2] =
+    ["GPUs can be handed out here.", "Something is missing that GPUs need; docs/gpu.md has every step."];
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for line in &self.lines {
             writeln!(f, "{} {:<14} {}", if line.good { "ok  " } else { "MISS" }, line.what, line.text)?;
         }
-        let verdict = if self.ok { "Machines can be run here." } else { "Something is missing that machines need." };
-        write!(f, "{verdict}")
+        let [yes, no] = self.verdicts;
+        f.write_str(if self.ok { yes } else { no })
     }
 }
 
@@ -44,7 +53,19 @@ pub async fn doctor(config: &Config) -> Report {
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
     lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
-    Report { ok: lines.iter().all(|l| l.good), lines }
+    Report { ok: lines.iter().all(|l| l.good), lines, verdicts: MACHINES }
+}
+
+/// Examines what this machine has to hand out GPUs. One that cannot be handed out keeps no other from it.
+pub fn doctor_of_gpus(config: &Config) -> Report {
+    let gpus = Gpus::of_this_host(&config.data_dir);
+    let lines = gpus.findings();
+    let can = gpus.inventory().iter().any(|gpu| gpu.unavailable.is_none());
+    Report {
+        ok: can && lines.iter().filter(|line| !line.what.contains(':')).all(|line| line.good),
+        lines,
+        verdicts: GPUS,
+    }
 }
 
 /// How VMs are reached.

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use berth_domain::Result;
 use berth_domain::host::Capacity;
+use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
-use berth_host::sandbox::SandboxEngine;
+use berth_host::vm::Engine;
 use berth_qemu::host;
 
+use super::engines::Engines;
 use crate::config::Config;
 use crate::db::Db;
 use crate::db::keeper::Keeper;
@@ -21,9 +24,9 @@ pub(super) async fn enrol(
     keeper: &Keeper,
     db: &Db,
     clock: &Clock,
-    engine: Arc<dyn SandboxEngine>,
+    engines: &Engines,
 ) -> Result<Hosts> {
-    Hosts::start(db.clone(), clock.clone(), own(config, keeper), probe(config, engine)).await
+    Hosts::start(db.clone(), clock.clone(), own(config, keeper), probe(config, engines.vm.clone())).await
 }
 
 /// What the configuration and the folder say of it.
@@ -39,15 +42,16 @@ fn own(config: &Config, keeper: &Keeper) -> Own {
 }
 
 /// What can be asked of it.
-fn probe(config: &Config, engine: Arc<dyn SandboxEngine>) -> Box<dyn Probe> {
+fn probe(config: &Config, engine: Arc<dyn Engine>) -> Box<dyn Probe> {
     Box::new(Asked { engine, reserve_mb: config.vm.memory_reserve_mb })
 }
 
 struct Asked {
-    engine: Arc<dyn SandboxEngine>,
+    engine: Arc<dyn Engine>,
     reserve_mb: i64,
 }
 
+#[async_trait]
 impl Probe for Asked {
     fn capacity(&self) -> Capacity {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -55,6 +59,10 @@ impl Probe for Asked {
             cpus: whole(host::cores()),
             memory_mb: whole(host::memory_mb()).saturating_sub(self.reserve_mb).max(0),
         }
+    }
+
+    async fn gpus(&self) -> berth_host::Result<Vec<Gpu>> {
+        self.engine.gpus().await
     }
 
     fn boot(&self) -> String {

@@ -1,10 +1,35 @@
 //! The catalog: regions, machine sizes and plans on offer. Operators add to it.
 
 use anyhow::{Result, ensure};
+use berth_domain::host::gpu::Gpu;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::PlanPrice;
+
+/// Most GPUs of a machine.
+const MOST_GPUS: i64 = 16;
+/// What is left of a GPU's share of a host for machines that have none, as one part of so many.
+const LEFT: i64 = 4;
+
+/// What a machine with a GPU has of the host's processors and memory, where no operator says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
+}
+
+impl Share {
+    /// Three quarters of an equal share for each GPU that can be handed out; memory in whole GiB. At least one of each.
+    pub fn of(cores: i64, memory_mb: i64, gpus: &[Gpu]) -> Self {
+        let count = gpus.iter().filter(|gpu| gpu.unavailable.is_none()).count();
+        let parts = LEFT * i64::try_from(count).unwrap_or(i64::MAX / LEFT).max(1);
+        let share = |all: i64| all.saturating_mul(LEFT - 1) / parts;
+        Self { vcpu: share(cores).clamp(1, 256), memory_mb: (share(memory_mb) / 1024).clamp(1, 4096) * 1024 }
+    }
+}
 
 /// What is on offer. A list that the file gives adds to the built-in one; the same id replaces it.
 #[derive(Clone, Debug, Deserialize)]
@@ -48,7 +73,7 @@ pub struct VmConfig {
     pub vcpu: i64,
     /// Memory, in MiB.
     pub memory_mb: i64,
-    /// Model of its GPUs, where it has any.
+    /// Model of its GPUs, where it has any: its id, `nvidia-l40s`, or its name.
     #[serde(default)]
     pub gpu_model: Option<String>,
     /// Most GPU configurations of one machine.
@@ -149,7 +174,11 @@ impl Catalog {
                 "vm_configs {}: memory_mb must be from 64 to 4194304",
                 config.id
             );
-            ensure!((0..=16).contains(&config.gpu_max), "vm_configs {}: gpu_max must be from 0 to 16", config.id);
+            ensure!(
+                (0..=MOST_GPUS).contains(&config.gpu_max),
+                "vm_configs {}: gpu_max must be from 0 to {MOST_GPUS}",
+                config.id
+            );
             for region in &config.regions {
                 ensure!(self.region(region).is_some(), "vm_configs {}: there is no region {region}", config.id);
             }
@@ -166,6 +195,29 @@ impl Catalog {
             ensure!(self.vm_config(id).is_some(), "plans: there is no vm_config {id}");
         }
         Ok(())
+    }
+
+    /// The same, and a size for each model of GPU of a host that can be handed out, called by the model's id. A size that
+    /// is called so already stays as it is. It has the processors and memory of one GPU's share.
+    #[must_use]
+    pub fn with_gpus(&self, gpus: &[Gpu], share: Share) -> Self {
+        let mut catalog = self.clone();
+        for gpu in gpus.iter().filter(|gpu| gpu.unavailable.is_none()) {
+            if catalog.vm_config(&gpu.model).is_some() {
+                continue;
+            }
+            let of_model = gpus.iter().filter(|other| other.unavailable.is_none() && other.model == gpu.model).count();
+            catalog.vm_configs.push(VmConfig {
+                id: gpu.model.clone(),
+                name: gpu.name.clone(),
+                vcpu: share.vcpu,
+                memory_mb: share.memory_mb,
+                gpu_model: Some(gpu.model.clone()),
+                gpu_max: i64::try_from(of_model).unwrap_or(MOST_GPUS).min(MOST_GPUS),
+                regions: Vec::new(),
+            });
+        }
+        catalog
     }
 
     /// The region of this id.
@@ -195,5 +247,58 @@ impl Plan {
     /// Whether it is valid for a size.
     pub fn covers(&self, vm_config: &str) -> bool {
         self.vm_configs.is_empty() || self.vm_configs.iter().any(|c| c == vm_config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu(model: &str, unavailable: Option<&str>) -> Gpu {
+        let address = "0000:01:00.0".parse().unwrap();
+        Gpu {
+            address,
+            model: model.into(),
+            name: model.to_uppercase(),
+            ids: String::new(),
+            group: Some(1),
+            numa_node: None,
+            functions: vec![address],
+            driver: None,
+            unavailable: unavailable.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn a_gpu_s_share_is_three_quarters_in_whole_gib() {
+        let gpus = |count: usize| vec![gpu("l4", None); count];
+        let share = |cores, memory_mb, count| {
+            let Share { vcpu, memory_mb } = Share::of(cores, memory_mb, &gpus(count));
+            (vcpu, memory_mb)
+        };
+        assert_eq!(share(128, 1 << 20, 8), (12, 96 << 10));
+        assert_eq!((share(1, 512, 2), share(1, 2048, 1)), ((1, 1024), (1, 1024)));
+        assert_eq!((share(4096, 1 << 30, 1), share(4, 8192, 0)), ((256, 4096 << 10), (3, 6144)));
+        let broken = [gpu("l4", None), gpu("l4", Some("broken"))];
+        assert_eq!(Share::of(4, 8192, &broken).vcpu, 3, "what nobody can have takes no share");
+    }
+
+    #[test]
+    fn each_model_that_can_be_handed_out_is_a_size_unless_an_operator_made_one() {
+        let share = Share { vcpu: 3, memory_mb: 4096 };
+        let all =
+            [gpu("l4", None), gpu("a10", Some("off")), gpu("l4", None), gpu("l4", Some("off")), gpu("mine", None)];
+        let mut before = Catalog::default();
+        before.vm_configs.push(VmConfig { id: "mine".into(), gpu_max: 7, ..before.vm_configs[0].clone() });
+        let catalog = before.with_gpus(&all, share);
+        let ids: Vec<_> = catalog.vm_configs.iter().map(|config| config.id.as_str()).collect();
+        assert_eq!(ids, ["tiny", "small", "medium", "large", "mine", "l4"]);
+        let found = catalog.vm_config("l4").unwrap();
+        let told = (found.vcpu, found.memory_mb, found.gpu_max, found.gpu_model.as_deref(), found.name.as_str());
+        assert_eq!(told, (3, 4096, 2, Some("l4"), "L4"));
+        assert_eq!(catalog.vm_config("mine").unwrap().gpu_max, 7);
+        let many = vec![gpu("l4", None); 17];
+        assert_eq!(before.with_gpus(&many, share).vm_config("l4").unwrap().gpu_max, MOST_GPUS);
+        assert!(catalog.check().is_ok() && before.with_gpus(&[], share).vm_configs.len() == 5);
     }
 }

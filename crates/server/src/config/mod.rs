@@ -36,7 +36,7 @@ pub use self::http::Http;
 pub use self::http::Tls;
 pub use acceleration::Acceleration;
 pub use audit::Audit;
-pub use catalog::{Catalog, Plan, Region, VmConfig};
+pub use catalog::{Catalog, Plan, Region, Share, VmConfig};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
 pub use lost::Lost;

@@ -25,6 +25,7 @@ use berth_domain::ids::{HostId, LayerId, MachineId, MemoryId};
 use berth_domain::machine::{Owner, OwnerKind};
 use uuid::Uuid;
 
+use super::machine_gpu;
 use super::record::{self, Columns};
 use super::{DbError, FromRow, On, Row, Signal, Tx, sql};
 use crate::columns;
@@ -323,6 +324,7 @@ pub async fn pool_addresses(on: impl On, host: HostId) -> Result<HashSet<IpAddr>
 /// Has every machine be on one host: those that were put somewhere before hosts had rows, and those of a host that is
 /// lost. A database has one data folder, so no two of them were ever on different ones.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    machine_gpu::leave_others(&mut *tx, host).await?;
     sql("UPDATE machines SET host_id = $1 WHERE host_id <> $1 \
          OR (host_id IS NULL AND (reserved = 1 OR slot IS NOT NULL OR address IS NOT NULL))")
     .bind(host)

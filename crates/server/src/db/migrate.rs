@@ -63,11 +63,12 @@ const STEPS: &[Step] = steps![
     32 "0032" "shared_address",
     33 "0033" "disk_growth",
     34 "0034" "disk_moves",
+    35 "0035" "ssh_keys",
+    36 "0036" "vm_expiry",
+    38 "0038" "gpus",
     40 "0040" "firewall",
     41 "0041" "suspended",
     42 "0042" "pool",
-    35 "0035" "ssh_keys",
-    36 "0036" "vm_expiry",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

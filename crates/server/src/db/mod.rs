@@ -19,6 +19,7 @@ pub mod keeper;
 mod lane;
 pub mod listing;
 pub mod machine;
+pub mod machine_gpu;
 mod migrate;
 pub mod network;
 pub mod owned;

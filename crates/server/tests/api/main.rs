@@ -16,6 +16,7 @@ mod envelope;
 mod event;
 mod fault;
 mod firewall;
+mod gpu;
 mod host;
 mod idempotency;
 mod identity;

@@ -34,6 +34,7 @@ pub fn spec() -> MachineSpec {
         networks: vec![crate::networks::membership(2)],
         rules: crate::networks::rules(),
         goes_on: true,
+        gpus: vec!["0000:01:00.0".parse().expect("an address")],
     }
 }
 
@@ -54,6 +55,8 @@ async fn life(way: &Way) -> Vec<String> {
     let disk = DiskSpec { id: DiskId(id(2)), source: DiskSource::Image("micro".into()), size_gb: 20 };
     way.vms.take_port(8080);
     note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
+    way.vms.set_gpus(&["0000:01:00.0", "0000:01:00.1"]);
+    note!(vm.gpus().await);
     note!(vm.ports_free(inbound(22, 2222).at, 1).await, vm.make_disk(&disk).await, vm.make_disk(&disk).await);
     note!(vm.grow_disk(disk.id, 30, None).await, vm.grow_disk(disk.id, 25, None).await);
     assert_eq!(way.vms.disk_gb(&disk.id.to_string()), Some(30));
@@ -167,7 +170,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
     let verbs = verbs(&asked);
-    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.ports_free"];
+    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.gpus", "host.ports_free"];
     let own = own.into_iter().chain(["host.scan_vms"]);
     let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use super::question::questions;
 use crate::Timestamp;
+use crate::host::gpu::Gpu;
 use crate::host::model::About;
 use crate::host::{network, sandbox, vm};
 
@@ -16,6 +17,8 @@ questions! {
         VmCapacity "vm_capacity" {} -> vm::Capacity,
         /// What it has to give to sandboxes in total.
         SandboxCapacity "sandbox_capacity" {} -> sandbox::Capacity,
+        /// The GPUs that it has, whether a machine has them or not.
+        Gpus "gpus" {} -> Vec<Gpu>,
         /// Whether nobody else on it has one of so many TCP ports, from this one on.
         PortsFree "ports_free" {
             /// The first.

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use berth_domain::Result;
 use berth_domain::host::State;
+use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use tokio::task::JoinSet;
@@ -33,11 +34,12 @@ impl Hosts {
     /// Writes the row of the service's own host, and says of every other one that it is lost.
     pub async fn start(db: Db, clock: Clock, own: Own, probe: Box<dyn Probe>) -> Result<Self> {
         let hosts = Self { db, clock, own: own.into(), probe: probe.into() };
+        let gpus = hosts.gpus().await;
         let (now, mut tx) = (hosts.clock.now(), hosts.db.begin().await?);
         let known = store::host::find(&mut tx, hosts.own.id).await?;
         // One that was given up and is there again takes machines again.
         let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);
-        let row = HostRow { state: state.unwrap_or(State::Ready), ..hosts.row(known.as_ref()) };
+        let row = HostRow { state: state.unwrap_or(State::Ready), ..hosts.row(known.as_ref(), gpus) };
         store::host::put(&mut tx, known.as_ref(), &row).await?;
         store::host::lose_others(&mut tx, row.id).await?;
         machine::bring_home(&mut tx, row.id).await?;
@@ -52,8 +54,14 @@ impl Hosts {
         self.own.id
     }
 
-    /// The own host as it is now; labels and state as they were said to be.
-    fn row(&self, known: Option<&HostRow>) -> HostRow {
+    /// The GPUs that it has, if it says.
+    async fn gpus(&self) -> Option<Vec<Gpu>> {
+        let found = self.probe.gpus().await;
+        found.inspect_err(|error| tracing::warn!(%error, "the host does not say which GPUs it has")).ok()
+    }
+
+    /// The own host as it is now; labels and state as they were said to be, and GPUs too where it does not say.
+    fn row(&self, known: Option<&HostRow>, gpus: Option<Vec<Gpu>>) -> HostRow {
         let (own, now) = (&self.own, self.clock.now());
         HostRow {
             id: own.id,
@@ -65,6 +73,7 @@ impl Hosts {
                 ("vm".to_owned(), own.overcommit.vm),
                 ("sandbox".to_owned(), own.overcommit.sandbox),
             ]),
+            gpus: gpus.or_else(|| known.map(|known| known.gpus.clone())).unwrap_or_default(),
             boot: Some(self.probe.boot()),
             labels: known.map(|known| known.labels.clone()).unwrap_or_default(),
             state: known.map_or(State::Ready, |known| known.state),

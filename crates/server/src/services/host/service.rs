@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use berth_domain::host::Capacity;
+use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -37,9 +39,13 @@ pub struct Own {
 }
 
 /// What is asked of a host again and again.
+#[async_trait]
 pub trait Probe: Send + Sync + 'static {
     /// What it has in all.
     fn capacity(&self) -> Capacity;
+
+    /// The GPUs that it has, whether a machine has them or not.
+    async fn gpus(&self) -> berth_host::Result<Vec<Gpu>>;
 
     /// Identifies its present boot.
     fn boot(&self) -> String;

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use berth_domain::{Code, Error};
 
+use crate::db::machine_gpu;
 use crate::http::auth::Administrator;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, NameParams, PageParams, Params};
@@ -27,7 +28,8 @@ pub(super) async fn list_hosts(
     let listing = params.listing(&store::host::LISTED);
     params.finish()?;
     let (rows, total) = store::host::list(&hosts.db, &listing).await?;
-    Ok(Json(List::new(rows.into_iter().map(HostView::from).collect(), listing.page, total)))
+    let held = machine_gpu::all(&hosts.db).await?;
+    Ok(Json(List::new(rows.into_iter().map(|row| HostView::of(row, &held)).collect(), listing.page, total)))
 }
 
 /// One host.
@@ -43,5 +45,6 @@ pub(super) async fn get_host(
 ) -> Reply<Json<HostView>> {
     let found = store::host::find(&hosts.db, path.id("host_id")?).await?;
     let missing = || Error::new(Code::NotFound, "There is no such host. GET /api/v1/admin/hosts lists them.");
-    Ok(Json(HostView::from(found.ok_or_else(missing)?)))
+    let found = found.ok_or_else(missing)?;
+    Ok(Json(HostView::of(found, &machine_gpu::all(&hosts.db).await?)))
 }

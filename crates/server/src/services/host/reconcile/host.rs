@@ -20,9 +20,10 @@ pub async fn keep_fresh(hosts: Hosts, stop: CancellationToken) {
 }
 
 async fn refresh(hosts: &Hosts) -> Result<(), DbError> {
+    let gpus = hosts.gpus().await;
     let mut tx = hosts.db.begin().await?;
     let known = store::host::find(&mut tx, hosts.own.id).await?;
-    let row = hosts.row(known.as_ref());
+    let row = hosts.row(known.as_ref(), gpus);
     store::host::put(&mut tx, known.as_ref(), &row).await?;
     tx.commit().await
 }
@@ -31,6 +32,8 @@ async fn refresh(hosts: &Hosts) -> Result<(), DbError> {
 mod tests {
     use std::path::Path;
 
+    use async_trait::async_trait;
+    use berth_domain::host::gpu::Gpu;
     use berth_domain::host::{Capacity, State};
     use berth_domain::ids::HostId;
     use berth_host::clock::Clock;
@@ -44,9 +47,14 @@ mod tests {
 
     struct Asked;
 
+    #[async_trait]
     impl Probe for Asked {
         fn capacity(&self) -> Capacity {
             Capacity { cpus: 1, memory_mb: 1 }
+        }
+
+        async fn gpus(&self) -> berth_host::Result<Vec<Gpu>> {
+            Ok(Vec::new())
         }
 
         fn boot(&self) -> String {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
+use berth_domain::host::gpu::Gpu;
 use berth_domain::host::{Capacity, State};
 use berth_domain::ids::HostId;
 
@@ -27,6 +28,8 @@ pub struct HostRow {
     pub regions: Vec<String>,
     /// What it has in all.
     pub capacity: Capacity,
+    /// The GPUs that it has.
+    pub gpus: Vec<Gpu>,
     /// How often each MiB is promised, by who has it.
     pub overcommit: BTreeMap<String, f64>,
     /// Its present boot.
@@ -49,6 +52,7 @@ impl FromRow for HostRow {
             addresses: row.json("addresses")?,
             regions: row.json("regions")?,
             capacity: Capacity { cpus: row.int("cpus")?, memory_mb: row.int("memory_mb")? },
+            gpus: row.json("gpus")?,
             overcommit: row.json("overcommit")?,
             boot: row.opt_text("boot")?,
             labels: row.json("labels")?,
@@ -63,7 +67,7 @@ fn columns(host: &HostRow) -> Columns {
     columns! {
         "id": host.id, "name": &host.name, "addresses": json::text(&host.addresses),
         "regions": json::text(&host.regions), "cpus": host.capacity.cpus, "memory_mb": host.capacity.memory_mb,
-        "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
+        "gpus": json::text(&host.gpus), "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
         "state": host.state.as_str(), "last_seen": host.last_seen, "created_at": host.created_at,
     }
 }
@@ -114,6 +118,7 @@ mod tests {
             addresses: vec!["127.0.0.1:8080".into()],
             regions: vec!["local".into()],
             capacity: Capacity { cpus: 2, memory_mb: 4096 },
+            gpus: Vec::new(),
             overcommit: [("vm".to_owned(), 1.5)].into(),
             boot: Some("one".into()),
             labels: BTreeMap::new(),

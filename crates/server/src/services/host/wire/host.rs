@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
+use berth_domain::host::gpu::{Gpu, PciAddress};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::db::machine_gpu::Held;
 use crate::services::host::store::host::HostRow;
 
 /// What machines run on.
@@ -27,6 +29,8 @@ pub struct HostView {
     memory_mb: i64,
     /// How often each MiB is promised: to VMs (`vm`) and to sandboxes (`sandbox`).
     memory_overcommit: BTreeMap<String, f64>,
+    /// Its GPUs, and why some cannot be handed out.
+    gpus: Vec<GpuView>,
     /// Free pairs.
     labels: BTreeMap<String, String>,
     /// What becomes of its machines.
@@ -38,6 +42,28 @@ pub struct HostView {
     /// When its service first said so.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+}
+
+/// A GPU of a host.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HostGpuResponse)]
+pub struct GpuView {
+    /// Where it is on the host's buses.
+    #[schema(value_type = String, example = "0000:01:00.0")]
+    address: PciAddress,
+    /// Its model: the id of the size of VMs that has it.
+    model: String,
+    /// Its model for people.
+    name: String,
+    /// Its IOMMU group. What is in one group is handed out together.
+    iommu_group: Option<u32>,
+    /// The node of memory and processors that it is nearest to.
+    numa_node: Option<u32>,
+    /// The VM that has it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    vm_id: Option<String>,
+    /// Why no VM can have it.
+    unavailable: Option<String>,
 }
 
 /// What becomes of the machines of a host.
@@ -53,9 +79,22 @@ pub(crate) enum HostState {
     Lost,
 }
 
-impl From<HostRow> for HostView {
-    fn from(row: HostRow) -> Self {
+impl HostView {
+    /// A host, and what machines have of all hosts' GPUs.
+    pub fn of(row: HostRow, held: &[Held]) -> Self {
+        // A VM's machine is called as the VM is.
+        let holder = |gpu: &Gpu| held.iter().find(|held| (held.host, held.address) == (row.id, gpu.address));
+        let view = |gpu: &Gpu| GpuView {
+            address: gpu.address,
+            model: gpu.model.clone(),
+            name: gpu.name.clone(),
+            iommu_group: gpu.group,
+            numa_node: gpu.numa_node,
+            vm_id: holder(gpu).map(|held| held.machine.to_string()),
+            unavailable: gpu.unavailable.clone(),
+        };
         Self {
+            gpus: row.gpus.iter().map(view).collect(),
             id: row.id.to_string(),
             name: row.name,
             region_ids: row.regions,

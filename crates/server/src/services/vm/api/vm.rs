@@ -174,13 +174,13 @@ pub(super) async fn delete_vm(
 }
 
 macro_rules! verb_route {
-    ($(#[$doc:meta])* $handler:ident, $operation:literal, $path:literal, $verb:expr) => {
+    ($(#[$doc:meta])* $handler:ident, $operation:literal, $path:literal, $verb:expr $(, $more:tt)*) => {
         $(#[$doc])*
         #[utoipa::path(post, path = $path, operation_id = $operation, tag = "vms",
             params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
             responses((status = 202, body = VmView), (status = 400, body = ErrorBody),
                 (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-                (status = 503, body = ErrorBody)),
+                (status = 503, body = ErrorBody) $(, $more)*),
             security(("bearer" = [])))]
         pub(super) async fn $handler(
             State(vms): State<Vms>,
@@ -203,8 +203,10 @@ verb_route!(
 );
 verb_route!(
     /// Suspends a running VM: its memory goes to the disk, and it uses none of the host's until it is resumed. Its
-    /// connections end; its clock goes on from where it stood, until the guest sets it.
-    suspend_vm, "suspendVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/suspend", Verb::Suspend
+    /// connections end; its clock goes on from where it stood, until the guest sets it. One with GPUs is not suspended: 409
+    /// `not_supported`.
+    suspend_vm, "suspendVM", "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/suspend", Verb::Suspend,
+    (status = 409, body = ErrorBody)
 );
 verb_route!(
     /// Resumes a suspended VM where it was. One whose memory cannot be loaded any more boots, and its message says why.

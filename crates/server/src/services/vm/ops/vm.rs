@@ -361,6 +361,10 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     let Some(next) = on_verb(verb, vm.status)? else {
         return Ok(VmWithDisks { vm, disks });
     };
+    if verb == Verb::Suspend && vm.gpu_config_count > 0 {
+        let message = "A VM with GPUs cannot be suspended: what its GPUs hold cannot be saved. Stop it instead.";
+        return Err(Error::new(Code::NotSupported, message));
+    }
     if matches!(verb, Verb::Start | Verb::Resume) {
         quota::afford(&mut tx, scope, now).await?;
     }

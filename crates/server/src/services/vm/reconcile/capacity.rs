@@ -3,11 +3,13 @@
 //! A disk counts from when it has its place: a worker is to make it by itself, or its VM has reserved. One that merely was
 //! asked for takes nothing from anybody, so that a wish that the host cannot hold fails alone.
 
+use berth_domain::host::gpu::{Gpu, PciAddress, choose, shortage};
 use berth_domain::host::overcommit::withheld_mb;
 use berth_domain::vm::DiskStatus;
 use berth_host::vm::Capacity;
 
 use crate::db::machine::{self, Room};
+use crate::db::machine_gpu;
 use crate::db::{DbError, Tx};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
@@ -28,7 +30,6 @@ pub(super) async fn room(
     let lacks = [
         lacking(held.vcpu + vm.vcpu, capacity.vcpu, "virtual CPUs", ""),
         lacking(held.memory_mb + vm.memory_mb, memory_mb, "memory", " MiB"),
-        lacking(vm.gpu_config_count, 0, "GPUs", ""),
     ];
     if let Some(missing) = lacks.into_iter().flatten().next() {
         return Ok(Err(missing));
@@ -39,6 +40,23 @@ pub(super) async fn room(
     let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb).sum();
     let missing = shortage_of_disk(tx, &vm.region_id, unmade, capacity).await?;
     Ok(missing.map_or(Ok(room), Err))
+}
+
+/// The functions of GPUs that a VM is to have, or what the host lacks.
+pub(super) async fn gpus(
+    tx: &mut Tx,
+    vm: &VmRow,
+    found: &[Gpu],
+    vms: &Vms,
+) -> Result<Result<Vec<PciAddress>, String>, DbError> {
+    let Some(count) = usize::try_from(vm.gpu_config_count).ok().filter(|count| *count > 0) else {
+        return Ok(Ok(Vec::new()));
+    };
+    let Some(model) = vms.catalog().vm_config(&vm.vm_config_id).and_then(|config| config.gpu_model.as_deref()) else {
+        return Ok(Err(format!("this region has no GPUs for the size {} any more", vm.vm_config_id)));
+    };
+    let held = machine_gpu::held(tx, vms.host()).await?;
+    Ok(choose(found, &held, model, count).ok_or_else(|| shortage(found, &held, model, count)))
 }
 
 /// What the host lacks for so many GiB of disks that are not made yet. Disks that are there fit, whatever is said of the

@@ -8,6 +8,7 @@ mod record;
 use std::net::Ipv4Addr;
 use std::slice;
 
+use berth_domain::host::gpu::PciAddress;
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
@@ -17,11 +18,11 @@ use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{DataDisk, MachineSpec, Open};
 
-use super::capacity::room;
+use super::capacity::{gpus, room};
 use super::reach::place;
 use super::{StepError, fault};
-use crate::db::machine;
 use crate::db::network::MembershipRow;
+use crate::db::{machine, machine_gpu};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
@@ -44,6 +45,7 @@ pub struct VmLife {
 pub struct Seen {
     vm: VmRow,
     disks: Vec<DiskRow>,
+    gpus: Vec<PciAddress>,
     now: Timestamp,
 }
 
@@ -67,7 +69,9 @@ impl Life for VmLife {
             return Ok(None);
         };
         let disks = store::disk::peek_of_vm(self.vms.db(), *id).await?;
-        Ok(Some(Seen { vm, disks, now: self.vms.clock().now() }))
+        let has_gpus = vm.gpu_config_count > 0;
+        let gpus = if has_gpus { machine_gpu::of_machine(self.vms.db(), vm.machine.id).await? } else { Vec::new() };
+        Ok(Some(Seen { vm, disks, gpus, now: self.vms.clock().now() }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
@@ -116,7 +120,14 @@ impl Life for VmLife {
                 self.finish(seen).await
             }
             Step::Expire => self.expire(seen).await,
-            Step::Fail(reason) => self.fail(seen, Failure::Other(reason)).await,
+            Step::Fail(reason) => {
+                self.let_go(seen).await?;
+                self.fail(seen, Failure::Other(reason)).await
+            }
+            Step::Stopped => {
+                self.let_go(seen).await?;
+                self.record(seen, |vm| apply(vm, &Step::Stopped, now)).await
+            }
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
     }
@@ -168,6 +179,7 @@ impl Life for VmLife {
             EngineError::NoCapacity(missing) => Failure::Capacity(missing.clone()),
             other => Failure::Other(other.to_string()),
         };
+        self.let_go(seen).await?;
         self.fail(seen, failure).await?;
         Ok(true)
     }
@@ -221,9 +233,19 @@ impl VmLife {
         })
     }
 
+    /// Has the host take back the devices of a machine that is to hold nothing any more: once its row says so they may be
+    /// another's.
+    async fn let_go(&self, seen: &Seen) -> Result<(), StepError> {
+        if !seen.gpus.is_empty() {
+            self.vms.engine().power_off(seen.vm.machine.aim()).await?;
+        }
+        Ok(())
+    }
+
     async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
         let engine = self.vms.engine();
         let capacity = engine.capacity().await?;
+        let found = if seen.vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
         let address = self.free_address(seen.vm.machine.address).await?;
         let slot = match self.vms.free_slot(&seen.vm.machine).await {
             Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
@@ -242,8 +264,10 @@ impl VmLife {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut vm = before.clone();
-        let room = match room(&mut tx, &vm, capacity, &self.vms).await? {
-            Ok(room) => room,
+        let room = room(&mut tx, &vm, capacity, &self.vms).await?;
+        let chosen = gpus(&mut tx, &vm, &found, &self.vms).await?;
+        let (room, chosen) = match room.and_then(|room| Ok((room, chosen?))) {
+            Ok(found) => found,
             Err(missing) => {
                 drop(tx);
                 return self.fail(seen, Failure::Capacity(missing)).await;
@@ -262,6 +286,7 @@ impl VmLife {
         }
         (vm.machine.slot, vm.machine.pool_address) = (slot, pool_address);
         machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
+        machine_gpu::reserve(&mut tx, self.vms.host(), vm.machine.id, &chosen).await?;
         (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
         let ports = self.vms.inbound(&vm)?;
         place(&mut vm, &ports);
@@ -301,7 +326,7 @@ impl VmLife {
     }
 
     async fn start(&self, seen: &Seen) -> Result<(), StepError> {
-        let spec = spec(&seen.vm, &seen.disks, self.vms.inbound(&seen.vm)?)?;
+        let spec = spec(seen, self.vms.inbound(&seen.vm)?)?;
         let spec = MachineSpec { generation: spec.generation + 1, ..spec };
         let host = self.vms.engine().host_boot();
         let now = seen.now;
@@ -355,7 +380,7 @@ impl VmLife {
     }
 
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
-        let (vm, spec) = (&seen.vm, spec(&seen.vm, &seen.disks, self.vms.inbound(&seen.vm)?)?);
+        let (vm, spec) = (&seen.vm, spec(seen, self.vms.inbound(&seen.vm)?)?);
         let ports = vm.applied_ports.clone();
         let before = if vm.ports_pending { Open::Some(ports) } else { Open::All(ports) };
         if !self.is_recorded(seen, |vm| opens(vm, &spec)).await? {
@@ -392,7 +417,8 @@ fn making(disk: &DiskRow) -> String {
 }
 
 /// The machine a row describes.
-pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<InboundPort>) -> Result<MachineSpec, StepError> {
+fn spec(seen: &Seen, ports: Vec<InboundPort>) -> Result<MachineSpec, StepError> {
+    let (vm, disks) = (&seen.vm, &seen.disks);
     let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
     let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
     let mounts = mount_points(&data);
@@ -413,5 +439,6 @@ pub(super) fn spec(vm: &VmRow, disks: &[DiskRow], ports: Vec<InboundPort>) -> Re
         networks: vm.networks.iter().map(MembershipRow::membership).collect(),
         rules: vm.rules.clone(),
         goes_on: vm.has_memory,
+        gpus: seen.gpus.clone(),
     })
 }

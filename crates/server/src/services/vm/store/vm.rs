@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::Tenant;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
+use crate::db::machine_gpu;
 use crate::db::network::{self, MembershipRow};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
@@ -278,6 +279,9 @@ pub async fn insert(tx: &mut Tx, vm: &VmRow) -> Result<(), DbError> {
 pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
     machine::update(tx, &before.machine, &after.machine).await?;
+    if before.gpu_config_count > 0 && before.machine.reserved && !after.machine.reserved {
+        machine_gpu::release(tx, after.machine.id).await?;
+    }
     let networks = (before.networks.as_slice(), after.networks.as_slice());
     network::keep_up(tx, after.machine.owner, networks, after.is_another_member(before), after.updated_at).await?;
     let taken = after.takes();

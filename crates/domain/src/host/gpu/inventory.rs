@@ -1,0 +1,189 @@
+//! Which GPUs a host has, and which of them can be handed out.
+
+use std::collections::BTreeSet;
+
+use super::names::{AMD, named};
+use super::{Gpu, PciAddress};
+
+/// The driver that hands a device to a program (Linux, `Documentation/driver-api/vfio.rst`).
+pub const VFIO: &str = "vfio-pci";
+
+/// What sysfs says of a PCI function (Linux, `Documentation/ABI/testing/sysfs-bus-pci`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Where it is.
+    pub address: PciAddress,
+    /// What it is: class, subclass and interface, a byte each.
+    pub class: u32,
+    /// Its maker.
+    pub vendor: u16,
+    /// Its model, by its maker's counting.
+    pub device: u16,
+    /// The maker of the card, and the card.
+    pub subsystem: (u16, u16),
+    /// Its IOMMU group.
+    pub group: Option<u32>,
+    /// Its node of memory and processors.
+    pub numa_node: Option<u32>,
+    /// The driver that it has.
+    pub driver: Option<String>,
+    /// Whether the firmware showed the host's start on it (`boot_vga`).
+    pub is_boot_screen: bool,
+    /// Whether it is a part of another function, which that one made (SR-IOV).
+    pub is_virtual: bool,
+    /// How many parts it is divided into (SR-IOV).
+    pub virtual_functions: u32,
+    /// Whether the kernel knows how to reset it.
+    pub has_reset: bool,
+    /// Bytes of its memory that lie above 4 GiB in a machine's address space.
+    pub large_bytes: u64,
+}
+
+/// What there is on a host to hand devices out by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Whether there are IOMMU groups.
+    pub has_iommu: bool,
+    /// Whether the kernel has [`VFIO`] at hand.
+    pub has_vfio: bool,
+    /// Whether the service may give devices another driver.
+    pub may_bind: bool,
+    /// Groups of which the service may open the device file, `/dev/vfio/<group>`.
+    pub opened: BTreeSet<u32>,
+}
+
+/// Makers of the screens of servers' controllers and of virtual machines (pci-ids.ucw.cz): ASPEED, Matrox, QEMU (by two
+/// numbers), virtio, Cirrus, VMware, Microsoft, VirtualBox. They compute nothing.
+const SCREENS: [u16; 9] = [0x1a03, 0x102b, 0x1234, 0x1b36, 0x1af4, 0x1013, 0x15ad, 0x1414, 0x80ee];
+/// Bridges between buses, by class and subclass. They stay with the host, whatever their group (Linux,
+/// `vfio_dev_viable`).
+const BRIDGES: [u32; 2] = [0x0604, 0x0609];
+
+impl Function {
+    /// Whether it is a GPU: one with a screen, a 3D controller, another display controller, or what AMD's newer ones call
+    /// themselves, a processing accelerator.
+    pub fn is_gpu(&self) -> bool {
+        match self.class >> 8 {
+            _ if SCREENS.contains(&self.vendor) => false,
+            0x0300 | 0x0302 | 0x0380 => true,
+            0x1200 => self.vendor == AMD,
+            _ => false,
+        }
+    }
+
+    fn is_bridge(&self) -> bool {
+        BRIDGES.contains(&(self.class >> 8))
+    }
+
+    /// The driver by which the host uses it.
+    fn used_by(&self) -> Option<&str> {
+        self.driver.as_deref().filter(|driver| *driver != VFIO)
+    }
+}
+
+/// The GPUs among a host's functions, in the order of the buses. `list` is the host's list of PCI ids, or empty.
+pub fn inventory(functions: &[Function], facts: &Facts, list: &str) -> Vec<Gpu> {
+    let gpus = functions.iter().filter(|function| function.is_gpu());
+    let mut found: Vec<_> = gpus.map(|gpu| entry(gpu, functions, facts, list)).collect();
+    found.sort_by_key(|gpu| gpu.address);
+    found
+}
+
+fn entry(gpu: &Function, all: &[Function], facts: &Facts, list: &str) -> Gpu {
+    let group = Group::of(gpu, all);
+    let (model, name) = named(gpu.vendor, gpu.device, list);
+    let mut functions: Vec<_> = group.handed_out.iter().map(|function| function.address).collect();
+    functions.sort_unstable();
+    Gpu {
+        address: gpu.address,
+        model,
+        name,
+        ids: format!("{:04x}:{:04x} {:04x}:{:04x}", gpu.vendor, gpu.device, gpu.subsystem.0, gpu.subsystem.1),
+        group: gpu.group,
+        numa_node: gpu.numa_node,
+        functions,
+        driver: gpu.driver.clone(),
+        unavailable: own_obstacle(gpu).or_else(|| group.obstacle(gpu, facts)),
+    }
+}
+
+/// What the IOMMU cannot tell apart.
+struct Group<'a> {
+    /// GPUs, and the other functions of their devices.
+    handed_out: Vec<&'a Function>,
+    /// Other devices. Those that the host does not use stay without a driver.
+    others: Vec<&'a Function>,
+}
+
+impl<'a> Group<'a> {
+    fn of(gpu: &'a Function, all: &'a [Function]) -> Self {
+        if gpu.group.is_none() {
+            return Self { handed_out: vec![gpu], others: Vec::new() };
+        }
+        let members: Vec<_> = all.iter().filter(|f| f.group == gpu.group && !f.is_bridge()).collect();
+        let devices: Vec<_> = members.iter().filter(|f| f.is_gpu()).map(|f| f.address).collect();
+        let is_of_gpu = |f: &&Function| devices.iter().any(|gpu| gpu.is_beside(f.address));
+        let (handed_out, others) = members.into_iter().partition(is_of_gpu);
+        Self { handed_out, others }
+    }
+
+    /// What of the host or of the group keeps it from being handed out.
+    fn obstacle(&self, gpu: &Function, facts: &Facts) -> Option<String> {
+        let Some(number) = gpu.group.filter(|_| facts.has_iommu) else {
+            let text = if facts.has_iommu {
+                "it is in no IOMMU group; update the firmware, or put the card into another slot"
+            } else {
+                "the host's IOMMU is off; switch it on in the firmware (VT-d, AMD-Vi), and type what docs/gpu.md says"
+            };
+            return Some(text.into());
+        };
+        if let Some(screen) = self.handed_out.iter().find(|f| f.is_boot_screen && f.driver.as_deref() != Some(VFIO)) {
+            let at = screen.address;
+            return Some(format!("the host's own screen is on {at}; have vfio-pci take it at the host's start"));
+        }
+        if let Some((other, driver)) = self.others.iter().find_map(|f| Some((f.address, f.used_by()?))) {
+            return Some(format!(
+                "{other} is in its IOMMU group and in use by the host ({driver}); put the card into another slot"
+            ));
+        }
+        let mut companions = self.handed_out.iter().filter(|f| f.is_gpu() && f.address != gpu.address);
+        if let Some((other, why)) = companions.find_map(|f| Some((f.address, own_obstacle(f)?))) {
+            return Some(format!("{other} is in its IOMMU group, and of that one: {why}"));
+        }
+        if !facts.has_vfio {
+            return Some("the kernel has no vfio-pci; type: sudo modprobe vfio-pci".into());
+        }
+        self.unreachable(number, facts)
+    }
+
+    /// What keeps a service that is not root from it: it can use only what an operator has prepared.
+    fn unreachable(&self, number: u32, facts: &Facts) -> Option<String> {
+        if facts.may_bind {
+            return None;
+        }
+        if let Some(other) = self.handed_out.iter().find(|f| f.driver.as_deref() != Some(VFIO)) {
+            let at = other.address;
+            return Some(format!(
+                "the service may not give {at} another driver; have vfio-pci take it at the host's start"
+            ));
+        }
+        (!facts.opened.contains(&number))
+            .then(|| format!("the service may not open /dev/vfio/{number}; docs/gpu.md has the rule for udev"))
+    }
+}
+
+/// What of the GPU itself keeps it from being handed out.
+fn own_obstacle(gpu: &Function) -> Option<String> {
+    if gpu.is_virtual {
+        return Some("it is a part of another one; only whole GPUs are handed out".into());
+    }
+    if gpu.virtual_functions > 0 {
+        let (parts, at) = (gpu.virtual_functions, gpu.address);
+        return Some(format!(
+            "it is divided into {parts} parts, and only whole GPUs are handed out; type: \
+             echo 0 | sudo tee /sys/bus/pci/devices/{at}/sriov_numvfs"
+        ));
+    }
+    // The next machine would find in its memory what the last one left there.
+    (!gpu.has_reset).then(|| "the kernel knows no way to reset it".into())
+}

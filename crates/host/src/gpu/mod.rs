@@ -1,0 +1,212 @@
+//! GPUs of this host, as engines hand them out.
+//!
+//! A machine gets a device by the kernel's driver `vfio-pci`. The device may have another driver before, which it is given
+//! back to after the machine's end. Anything may die in between, so a note comes first: which functions a machine takes,
+//! and the driver that each has. Whatever was begun is undone by the note, as often as somebody likes, and only then is
+//! the note removed. Notes lie apart from the machines' folders, in which a taken-over machine may write: the service
+//! takes drivers from devices as they say. A note of another boot of the host says nothing any more, since a host that
+//! starts chooses all drivers anew.
+//!
+//! Before a device goes back it is reset, so that nobody finds in it what a machine left there. One whose reset fails, or
+//! that its driver cannot be taken from, is out of service until the host starts again: it stays as it is, and the
+//! inventory says why.
+
+mod faults;
+mod findings;
+mod hand;
+mod note;
+mod sysfs;
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_domain::host::gpu::{Gpu, PciAddress, inventory, quirks};
+use berth_domain::ids::MachineId;
+use berth_qemu::host;
+use berth_qemu::machine::{Assigned, HostDevice};
+use tokio::sync::Mutex;
+
+use crate::error::transient;
+use crate::{EngineError, Result};
+use faults::Faults;
+use note::Notes;
+use sysfs::{Kernel, Places, Running};
+
+/// How long the kernel may take with a driver. One that still has users waits for them, for ever if need be.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// The GPUs of a host.
+#[derive(Clone)]
+pub struct Gpus {
+    inner: Arc<Inner>,
+    /// Whoever changes drivers does so alone.
+    turn: Arc<Mutex<()>>,
+    /// Machines that began to take devices, and may not have a note yet.
+    began: Arc<std::sync::Mutex<HashSet<MachineId>>>,
+}
+
+struct Inner {
+    places: Places,
+    kernel: Box<dyn Kernel>,
+    notes: Notes,
+    faults: Faults,
+    boot: String,
+}
+
+impl Gpus {
+    /// Those of this host, with notes in a folder of the data folder.
+    pub fn of_this_host(data: &Path) -> Self {
+        Self::new(data, Places::default(), Box::new(Running), host::boot_id())
+    }
+
+    fn new(data: &Path, places: Places, kernel: Box<dyn Kernel>, boot: String) -> Self {
+        let folder = data.join("gpus");
+        let (notes, faults) = (Notes::new(folder.clone()), Faults::new(&folder));
+        Self {
+            inner: Arc::new(Inner { places, kernel, notes, faults, boot }),
+            turn: Arc::default(),
+            began: Arc::default(),
+        }
+    }
+
+    /// All of them, and why some cannot be handed out.
+    pub fn inventory(&self) -> Vec<Gpu> {
+        self.inner.inventory()
+    }
+
+    /// Machines that have devices, or had when something died.
+    pub fn holders(&self) -> Vec<MachineId> {
+        self.inner.notes.holders()
+    }
+
+    /// Has a machine have these functions, and nothing else. Who `lives` keeps what they have; what is noted of somebody who does not
+    /// is undone first.
+    pub async fn take(
+        &self,
+        machine: MachineId,
+        functions: &[PciAddress],
+        lives: impl Fn(MachineId) -> bool + Send + 'static,
+    ) -> Result<Assigned> {
+        if functions.is_empty() && !self.inner.notes.is_noted(machine) {
+            return Ok(Assigned::default());
+        }
+        self.began().insert(machine);
+        let functions = functions.to_vec();
+        self.alone(move |inner| inner.take(machine, &functions, lives)).await
+    }
+
+    /// Gives back what a machine has; fine where that is nothing.
+    pub async fn give_back(&self, machine: MachineId) -> Result<()> {
+        // Whoever has nothing waits for nobody. A start that was called off may still be at it.
+        if !self.began().contains(&machine) && !self.inner.notes.is_noted(machine) {
+            return Ok(());
+        }
+        self.alone(move |inner| inner.give_back(machine)).await?;
+        self.began().remove(&machine);
+        Ok(())
+    }
+
+    fn began(&self) -> std::sync::MutexGuard<'_, HashSet<MachineId>> {
+        self.began.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    async fn alone<T: Send + 'static>(&self, work: impl FnOnce(&Inner) -> Result<T> + Send + 'static) -> Result<T> {
+        let (inner, turn) = (self.inner.clone(), self.turn.clone());
+        let done = async {
+            let turn = turn.lock_owned().await;
+            let work = move || {
+                // Nobody else begins while the kernel is still at it, whoever waits here.
+                let _turn = turn;
+                work(&inner)
+            };
+            tokio::task::spawn_blocking(work).await.map_err(transient)?
+        };
+        let late = |_| EngineError::Transient("a driver of the host does not let go of a GPU".into());
+        tokio::time::timeout(PATIENCE, done).await.map_err(late)?
+    }
+}
+
+impl Inner {
+    fn inventory(&self) -> Vec<Gpu> {
+        let functions = self.places.functions();
+        if functions.is_empty() {
+            return Vec::new();
+        }
+        let mut gpus = inventory(&functions, &self.places.facts(), &self.places.list());
+        let faults = self.faults.of_boot(&self.boot);
+        for gpu in &mut gpus {
+            let fault = gpu.functions.iter().find_map(|function| faults.get(function));
+            gpu.unavailable = fault.cloned().or_else(|| gpu.unavailable.take());
+        }
+        gpus
+    }
+
+    fn take(
+        &self,
+        machine: MachineId,
+        functions: &[PciAddress],
+        lives: impl Fn(MachineId) -> bool,
+    ) -> Result<Assigned> {
+        // What it had before, it may not have any more.
+        self.give_back(machine)?;
+        let wanted: BTreeSet<_> = functions.iter().copied().collect();
+        for holder in self.notes.holders() {
+            let noted = self.notes.read(holder)?;
+            if !noted.is_some_and(|note| note.boot == self.boot && note.has_any(&wanted)) {
+                continue;
+            }
+            if lives(holder) {
+                return Err(EngineError::Transient("another machine still has a GPU of this one".into()));
+            }
+            self.give_back(holder)?;
+        }
+        if functions.is_empty() {
+            return Ok(Assigned::default());
+        }
+        self.check(&wanted)?;
+        self.hand_out(machine, functions)?;
+        Ok(self.assigned(functions))
+    }
+
+    /// Refuses what cannot be handed out any more.
+    fn check(&self, wanted: &BTreeSet<PciAddress>) -> Result<()> {
+        let gpus = self.inventory();
+        for function in wanted {
+            let of = gpus.iter().find(|gpu| gpu.functions.contains(function));
+            let why = match of {
+                None => "it is not there any more".to_owned(),
+                Some(Gpu { unavailable: Some(why), .. }) => why.clone(),
+                Some(gpu) if !gpu.functions.iter().all(|other| wanted.contains(other)) => {
+                    "others of its IOMMU group are missing".into()
+                }
+                Some(_) => continue,
+            };
+            return Err(EngineError::NoCapacity(format!("the GPU {function} cannot be handed out: {why}")));
+        }
+        Ok(())
+    }
+
+    /// What QEMU is told.
+    fn assigned(&self, wanted: &[PciAddress]) -> Assigned {
+        let functions = self.places.functions();
+        let mine: Vec<_> = functions.iter().filter(|function| wanted.contains(&function.address)).collect();
+        let quirks = quirks(mine.iter().copied());
+        let addresses: BTreeSet<_> = mine.iter().map(|function| function.address).collect();
+        let groups: BTreeSet<_> = mine.iter().filter_map(|function| function.group).collect();
+        let device = |address: &PciAddress| HostDevice { address: address.to_string() };
+        Assigned {
+            devices: addresses.iter().map(device).collect(),
+            files: self.places.device_files(&groups),
+            folders: addresses.iter().map(|address| self.places.function(*address)).collect(),
+            hides_hypervisor: quirks.hides_hypervisor,
+            window_mb: quirks.window_mb,
+        }
+    }
+}
+
+#[cfg(test)]
+mod made_up;
+#[cfg(test)]
+mod tests;

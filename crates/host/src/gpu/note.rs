@@ -1,0 +1,93 @@
+//! Which devices a machine has taken, and the driver that each had before.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::{fs, io};
+
+use berth_domain::host::gpu::PciAddress;
+use berth_domain::ids::MachineId;
+use berth_process::folder;
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::error::transient;
+
+/// Most bytes of a note: some hundred functions.
+const LONGEST: u64 = 64 << 10;
+
+/// What a machine takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// The host's boot.
+    pub(super) boot: String,
+    /// The functions.
+    pub(super) functions: Vec<Before>,
+}
+
+/// A function, and how it was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Before {
+    /// Where it is.
+    pub(super) address: PciAddress,
+    /// The driver that it had.
+    pub(super) driver: Option<String>,
+    /// The driver that somebody had chosen for it.
+    pub(super) chosen: Option<String>,
+}
+
+impl Note {
+    /// Whether one of these is among its functions.
+    pub(super) fn has_any(&self, wanted: &BTreeSet<PciAddress>) -> bool {
+        self.functions.iter().any(|before| wanted.contains(&before.address))
+    }
+}
+
+/// A folder of notes, each called by its machine's id.
+pub(super) struct Notes {
+    folder: PathBuf,
+}
+
+impl Notes {
+    pub(super) const fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    fn path(&self, machine: MachineId) -> PathBuf {
+        self.folder.join(format!("{machine}.json"))
+    }
+
+    pub(super) fn is_noted(&self, machine: MachineId) -> bool {
+        self.path(machine).exists()
+    }
+
+    pub(super) fn holders(&self) -> Vec<MachineId> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut holders: Vec<MachineId> =
+            entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".json")?.parse().ok()).collect();
+        holders.sort_unstable();
+        holders
+    }
+
+    /// What is noted of a machine. One that holds no note, such as half of one, was left by a host that died, and that one
+    /// chooses all drivers anew: none.
+    pub(super) fn read(&self, machine: MachineId) -> Result<Option<Note>> {
+        let bytes = match folder::read(&self.path(machine), LONGEST) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(transient)?,
+        };
+        Ok(serde_json::from_slice(&bytes).ok())
+    }
+
+    pub(super) fn write(&self, machine: MachineId, note: &Note) -> Result<()> {
+        fs::create_dir_all(&self.folder).map_err(transient)?;
+        let text = serde_json::to_vec(note).map_err(transient)?;
+        folder::write(&self.path(machine), &text).map_err(transient)
+    }
+
+    pub(super) fn remove(&self, machine: MachineId) -> Result<()> {
+        match fs::remove_file(self.path(machine)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(transient(error)),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! Starting a machine's process, with its seed and the devices that it has for itself.
+
+use std::path::Path;
+
+use berth_domain::ids::MachineId;
+use berth_qemu::machine;
+use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
+
+use super::QemuEngine;
+use crate::Result;
+use crate::error::qemu_failed;
+use crate::vm::{DataDisk, MachineSpec};
+
+impl QemuEngine {
+    /// Starts a machine's process, with the devices that it has for itself. Why it booted, where it was to go on with its
+    /// memory.
+    pub(super) async fn start_process(&self, spec: &MachineSpec) -> Result<Option<String>> {
+        let machines = self.settings.host.data.join("machines");
+        let lives = move |id: MachineId| machine::find(&machines.join(id.to_string()), id.0).is_some();
+        let assigned = self.gpus.take(spec.id, &spec.gpus, lives).await?;
+        self.make_machine(spec, self.qemu_spec(spec, assigned).await?).await
+    }
+
+    /// Boots a machine.
+    pub(super) async fn boot(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<()> {
+        let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
+        write_seed(spec, &machine.seed, foreign)?;
+        machine::start(&machine).await.map_err(qemu_failed)
+    }
+}
+
+fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
+    let mount = |disk: &DataDisk| Some(Mount { serial: disk.id.serial(), path: disk.mount.clone()? });
+    let seed_of = Seed {
+        instance_id: spec.id.0,
+        hostname: spec.name.clone(),
+        ssh_keys: spec.ssh_keys.clone(),
+        user_data: spec.user_data.clone(),
+        vendor_data: foreign.then(generic_vendor_data),
+        mac: Mac::of(spec.id.0),
+        mounts: spec.data_disks.iter().filter_map(mount).collect(),
+    };
+    seed_of.write(seed).map_err(qemu_failed)
+}
