@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::Result;
-use crate::fields::{Fields, Parsed, text};
+use crate::fields::{Fields, Parsed, integer, text};
 use crate::words;
 
 /// Most rules of a network or a VM.
@@ -163,8 +163,9 @@ impl Ports {
 
     fn parse(value: &Value) -> Parsed<Self> {
         const RULE: &str = "must be a port from 1 to 65535, or a range such as \"8000-8100\"";
-        let port = |text: &str| text.parse().ok().filter(|port| *port != 0);
-        let number = |value: &Value| value.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
+        let is_plain = |text: &&str| text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+        let port = |text: &str| Some(text).filter(is_plain)?.parse().ok().filter(|port| *port != 0);
+        let number = |value: &Value| u16::try_from(integer(1, 65_535)(value).ok()?).ok();
         let of_text = |text: &str| match text.split_once('-') {
             Some((first, last)) => Some(Self { first: port(first)?, last: port(last)? }),
             None => port(text).map(Self::from),
@@ -199,6 +200,9 @@ fn source(value: &Value) -> Parsed<IpNet> {
     let text = text(value)?;
     let source = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
     let source = source.map_err(|_| "must be an address or a range such as 10.20.0.0/24 or 2001:db8::/32")?;
+    if matches!(source, IpNet::V6(net) if net.addr().to_ipv4_mapped().is_some()) {
+        return Err("is IPv4 in the form of IPv6: write it as IPv4".into());
+    }
     let whole = source.trunc();
     if source != whole {
         return Err(format!("has bits set behind its prefix: write {whole}"));
@@ -255,11 +259,16 @@ impl From<Rules> for Vec<Plain> {
             direction: rule.direction.as_str(),
             protocol: rule.protocol.as_str(),
             ports: rule.ports.iter().map(ports).collect(),
-            source: rule.source.map(|source| source.to_string()),
+            source: rule.source.map(plain_source),
             action: rule.action.as_str(),
         };
         rules.0.into_iter().map(plain).collect()
     }
+}
+
+/// A single address stands without its prefix.
+fn plain_source(source: IpNet) -> String {
+    if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
 }
 
 #[cfg(test)]

@@ -60,10 +60,10 @@ fn rules_are_read_as_they_are_written() {
     let read = set(&rules).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), rules);
     assert_eq!(serde_json::from_value::<Rules>(rules).unwrap(), read);
-    // An address is a range of its own, a range of one port a port.
-    let one = json!([{"direction": "in", "protocol": "udp", "ports": ["80", "81-81"], "source": "10.0.0.1", "action": "deny"}]);
+    // One spelling for one thing.
+    let one = json!([{"direction": "in", "protocol": "udp", "ports": ["80", "81-81", 82.0], "source": "10.0.0.1/32", "action": "deny"}]);
     let whole =
-        json!([{"direction": "in", "protocol": "udp", "ports": [80, 81], "source": "10.0.0.1/32", "action": "deny"}]);
+        json!([{"direction": "in", "protocol": "udp", "ports": [80, 81, 82], "source": "10.0.0.1", "action": "deny"}]);
     assert_eq!(serde_json::to_value(set(&one).unwrap()).unwrap(), whole);
     assert_eq!(set(&json!([])).unwrap(), Rules::default());
 }
@@ -71,14 +71,14 @@ fn rules_are_read_as_they_are_written() {
 #[test]
 fn every_mistake_is_named() {
     let error = set(&json!([
-        {"direction": "up", "protocol": "sctp", "ports": [0, 65536, "a", "9-8", "1-", 1.5], "source": "10.0.0.1/8", "action": "log"},
+        {"direction": "up", "protocol": "sctp", "ports": [0, 65536, "a", "9-8", "1-", 1.5, "+22", "000022"], "source": "10.0.0.1/8", "action": "log"},
         {"protocol": "icmp", "ports": [80], "port": 80},
         7,
     ]))
     .unwrap_err();
     let fields: Vec<_> = error.details.iter().map(|detail| detail.field.as_str()).collect();
     let port = |index| format!("rules[0].ports[{index}]");
-    let ports: Vec<_> = (0..6).map(port).collect();
+    let ports: Vec<_> = (0..8).map(port).collect();
     for field in ports.iter().map(String::as_str).chain([
         "rules[0].direction",
         "rules[0].protocol",
@@ -96,6 +96,8 @@ fn every_mistake_is_named() {
         message(&json!([{"direction": "in", "protocol": "tcp", "ports": [], "action": "deny"}]))
             .contains("leave the field out")
     );
+    let mapped = json!([{"direction": "in", "protocol": "tcp", "source": "::ffff:203.0.113.0/120", "action": "deny"}]);
+    assert!(message(&mapped).contains("as IPv4"));
     assert!(SetRules::try_from(&json!({})).unwrap_err().message.contains("rules"));
 }
 

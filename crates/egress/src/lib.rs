@@ -21,10 +21,11 @@
 //! told at once, so that programs take IPv4 without a wait. IPv4 addresses in disguise (`::ffff:0:0/96`) are refused.
 //!
 //! Packets to the addresses of a project's networks leave by a link to the network's switch, and come from there
-//! ([`network`]); rules do not speak of those.
+//! ([`network`]); the policy does not speak of those.
 //!
 //! What comes in comes by a [`Forward`], whose socket the caller bound. To the guest everybody from outside has the
-//! gateway's address and a port of their own. Rules speak of what goes out only.
+//! gateway's address and a port of their own. The policy speaks of what goes out only,
+//! firewall rules of all of it.
 //!
 //! The guest is hostile. Every frame is parsed by types that check it; what does not parse is dropped; every table,
 //! queue and wait is bounded ([`Limits`]). Each machine has its own process with one link ([`program`]), so that guests

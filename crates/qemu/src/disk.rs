@@ -185,6 +185,15 @@ pub(crate) async fn run(command: &mut Command) -> Result<()> {
     judged(&output(command).await?)
 }
 
+/// Runs a program over a disk that a machine wrote to, in a process that may take no more than this.
+pub(crate) async fn run_bounded(command: &mut Command, file_bytes: u64, time: Duration) -> Result<()> {
+    bound(command, file_bytes, time);
+    match tokio::time::timeout(time, output(command)).await {
+        Ok(out) => judged(&out?),
+        Err(_) => Err(Error::Timeout("the program that makes a disk larger")),
+    }
+}
+
 async fn output(command: &mut Command) -> Result<Output> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
     let command = command.stdin(std::process::Stdio::null()).kill_on_drop(true);

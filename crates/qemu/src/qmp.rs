@@ -31,6 +31,7 @@ const LONGEST: usize = 4 << 20;
 pub struct Qmp {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
+    patience: Duration,
 }
 
 /// Connects to a socket by its name in a folder, however long the folder's path is.
@@ -42,13 +43,18 @@ impl Qmp {
     /// Connects and takes up the protocol.
     pub async fn connect(dir: &Path, socket: &str) -> Result<Self> {
         let (reader, writer) = connect_in(dir, socket).await?.into_split();
-        let mut qmp = Self { reader: BufReader::new(reader), writer };
+        let mut qmp = Self { reader: BufReader::new(reader), writer, patience: PATIENCE };
         let hello = timeout(PATIENCE, qmp.read()).await.map_err(|_| Error::Timeout("QEMU"))??;
         if hello.get("QMP").is_none() {
             return Err(Error::Qemu("it did not greet".into()));
         }
         qmp.execute("qmp_capabilities", json!({})).await?;
         Ok(qmp)
+    }
+
+    /// Waits longer for answers from now on: while it loads a memory QEMU answers between two stretches of that alone.
+    pub fn wait_longer(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Executes a command; events that come in between are passed over.
@@ -60,6 +66,7 @@ impl Qmp {
     }
 
     async fn answer(&mut self) -> Result<Value> {
+        let patience = self.patience;
         let answer = async {
             loop {
                 let mut message = self.read().await?;
@@ -72,7 +79,7 @@ impl Qmp {
                 }
             }
         };
-        timeout(PATIENCE, answer).await.map_err(|_| Error::Timeout("QEMU"))?
+        timeout(patience, answer).await.map_err(|_| Error::Timeout("QEMU"))?
     }
 
     /// Gives QEMU an open file under a name, for commands that take `fd:NAME`.

@@ -411,7 +411,8 @@ impl Engine for SimulatedEngine {
         Ok(Some(Started { unloadable, ..world.started(spec) }))
     }
 
-    async fn suspend(&self, aim: Aim) -> Result<()> {
+    async fn suspend(&self, spec: &MachineSpec) -> Result<()> {
+        let aim = spec.aim();
         self.call("suspend").await?;
         self.world().generations.admit(aim, Act::Change)?;
         let mut world = self.world();

@@ -302,19 +302,19 @@ async fn vms(context: &Context, project: &ProjectClient, wanted: bool) -> Result
 
 async fn one(context: &Context, project: &ProjectClient, disk: DataDisk) -> Result<()> {
     let vms = vms(context, project, disk.vm_id.is_some()).await?;
-    let message = column(&disk.status);
+    let message = column(disk.message.as_deref());
     output::rows(context.look, &disk, |disk| show(std::slice::from_ref(disk), &vms, message))
 }
 
 async fn one_root(context: &Context, project: &ProjectClient, disk: RootDisk) -> Result<()> {
     let vms = vms(context, project, disk.vm_id.is_some()).await?;
-    let message = column(&disk.status);
+    let message = column(disk.message.as_deref());
     output::rows(context.look, &disk, |disk| show_roots(std::slice::from_ref(disk), &vms, message))
 }
 
-/// The column for one disk's message: shown if the disk failed.
-fn column(status: &str) -> &'static str {
-    if status == "failed" { MESSAGE.trim_start_matches('+') } else { MESSAGE }
+/// The column for one disk's message: shown if it has one.
+fn column(message: Option<&str>) -> &'static str {
+    if message.is_some() { MESSAGE.trim_start_matches('+') } else { MESSAGE }
 }
 
 /// The name of a disk's VM.
@@ -327,7 +327,7 @@ fn show(disks: &[DataDisk], vms: &Names, message: &'static str) -> Table {
         let vm = vm(d.vm_id.as_deref(), vms);
         [
             d.name.clone(),
-            d.status.clone(),
+            d.change.clone().unwrap_or_else(|| d.status.clone()),
             d.kind.clone(),
             format!("{} GiB", d.size_gb),
             vm,

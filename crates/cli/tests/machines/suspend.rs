@@ -71,7 +71,7 @@ async fn a_vm_goes_on_where_it_was_suspended() {
     assert!(!memory.exists(), "it fits nothing any more");
     let vm = caller.get(&format!("/vms/{id}")).await.body;
     assert_eq!(says(&service, &vm, "cat /proc/sys/kernel/random/boot_id"), boot, "the same boot");
-    says(&service, &vm, "n=$(cat /tmp/count); sleep 1; [ $(cat /tmp/count) -gt $n ]");
+    says(&service, &vm, "n=$(cat /tmp/count); until [ \"$(cat /tmp/count)\" -gt \"$n\" ]; do sleep 0.1; done");
     assert_eq!(says(&service, &vm, "sync; cat /root/file"), "kept");
     let reads = format!(
         "dd if={disk} bs=7 count=1 iflag=direct 2>/dev/null || dd if={disk} bs=512 count=1 2>/dev/null | head -c 7"

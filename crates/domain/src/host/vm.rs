@@ -59,8 +59,8 @@ impl MachineSpec {
         Aim::of(self.id, self.generation)
     }
 
-    /// Whether it is reached at an address that others share.
-    pub fn shares_address(&self) -> bool {
+    /// Whether others reach it: at an address that VMs share, or at one of its own that is not its host's alone.
+    pub fn is_reached_by_others(&self) -> bool {
         self.ports.iter().any(|port| port.at.ip() != self.address)
     }
 }

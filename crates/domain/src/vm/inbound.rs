@@ -1,9 +1,9 @@
 //! Where the inbound ports of a VM are reached, and where each of them leads.
 //!
-//! A VM has an address of its own, which its host or others reach, at which each port answers under its own number; or VMs share an address of the host,
-//! and each has a block of that address' ports: SSH has the first, and an exposed port has any other and keeps it for as
-//! long as it is exposed. The list of open ports says which, so no row holds more than that list: a port that is open stays
-//! where it is, whatever else changes.
+//! A VM has an address of its own, which its host alone or others, too, reach, and at which each port answers under its own
+//! number; or VMs share an address of the host, and each has a block of that address' ports: SSH has the first, and an
+//! exposed port has any other and keeps it for as long as it is exposed. The list of open ports says which, so no row holds
+//! more than that list: a port that is open stays where it is, whatever else changes.
 
 use core::net::{IpAddr, SocketAddr};
 

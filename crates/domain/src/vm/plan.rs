@@ -373,7 +373,8 @@ fn suspend(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent if s.status == Status::Suspended => Step::Rest,
         Machine::Absent if s.has_memory => Step::Suspended,
-        _ if s.has_memory => Step::PowerOff,
+        // One that runs has gone on from it, and that was not recorded.
+        _ if s.has_memory && s.machine != Machine::Running => Step::PowerOff,
         Machine::PoweredOff => Step::GuestOff,
         Machine::Panicked => Step::Fail("the guest's kernel panicked; start it again, or look at its console".into()),
         Machine::Stalled => Step::KeepRunning("the host's disk is full".into()),
@@ -409,13 +410,16 @@ fn press_again(s: &Snapshot, switch: Timestamp) -> Step {
 }
 
 fn keep_running(s: &Snapshot) -> Step {
+    // Rules hold as soon as they can, whatever the machine does: another program carries its network.
+    if s.ports_changed && matches!(s.machine, Machine::Running | Machine::Stalled | Machine::Unresponsive) {
+        return Step::SetPorts;
+    }
     if s.machine == Machine::Running
         && let Some(step) = for_disks(s)
     {
         return step;
     }
     match s.machine {
-        Machine::Running if s.ports_changed => Step::SetPorts,
         Machine::Running if s.guest_ready => Step::Rest,
         Machine::Running if s.machine_ready => Step::GuestReady,
         Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),

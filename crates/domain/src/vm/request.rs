@@ -136,9 +136,6 @@ impl TryFrom<&Value> for CreateVm {
     fn try_from(body: &Value) -> Result<Self> {
         let mut f = Fields::of(body);
         let request = read_create(&mut f);
-        if let Some(Err(rule)) = request.as_ref().map(CreateVm::names) {
-            f.fail("name", rule);
-        }
         f.finish(request)
     }
 }
@@ -161,6 +158,11 @@ fn read_create(f: &mut Fields<'_>) -> Option<CreateVm> {
     let ttl_seconds = f.optional("ttl_seconds", integer(TTL.0, TTL.1));
     let has_existing = matches!(root_disk, Some(RootDisk::Attach(_))) || !attached_disks.is_empty();
     let count = read_count(f, has_existing);
+    if let (Some(name), Some(count)) = (&name, count)
+        && let Err(rule) = numbered(name, count, count)
+    {
+        f.fail("name", rule);
+    }
     Some(CreateVm {
         name: name?,
         region_id: region_id?,

@@ -13,8 +13,11 @@ use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
+use berth_domain::firewall::{Beginning, Direction, RuleProtocol, Rules};
+
+use crate::RESOLVER;
 use crate::link::Link;
-use crate::network::Joined;
+use crate::network::{DNS, Joined};
 use message::{Answer, Failure, Question};
 pub(crate) use resolvers::Transport;
 
@@ -30,7 +33,7 @@ pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> O
         Err(Silent) => return question.fail(Failure::Unavailable),
     }
     let allowed = |link: &Link| question.name().is_some_and(|name| link.policy.borrow().resolves(name));
-    if !allowed(link) {
+    if !allowed(link) || !may_ask(&link.rules.borrow(), transport) {
         return question.fail(Failure::Refused);
     }
     let Some(answer) = resolvers::ask(&link.config, &question, transport).await else {
@@ -38,6 +41,13 @@ pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> O
     };
     remember(link, &answer);
     Some(answer.into_bytes(&question))
+}
+
+/// Whether the machine's firewall rules let it ask for names outside: a question carries whatever its asker likes.
+fn may_ask(rules: &Rules, transport: Transport) -> bool {
+    let protocol = if transport == Transport::Tcp { RuleProtocol::Tcp } else { RuleProtocol::Udp };
+    let direction = Direction::Out;
+    rules.allow(&Beginning { direction, protocol, port: Some(DNS), other: RESOLVER.into() })
 }
 
 /// A network that may know a name does not answer: the name may be a member's, and is not asked for outside.

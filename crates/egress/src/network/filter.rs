@@ -44,7 +44,6 @@ pub(crate) struct Filter {
     /// The member that it judges for; none for all.
     own: Option<Ipv4Addr>,
     begun: HashMap<Ipv4Addr, Begun>,
-    pieces: Memory<Piece>,
 }
 
 /// What somebody has begun.
@@ -52,6 +51,9 @@ pub(crate) struct Filter {
 struct Begun {
     connections: Memory<Flow>,
     flows: Memory<Flow>,
+    /// What a change of rules ended, apart from the rest, so that nobody makes that forgotten by beginning much else.
+    ended: Memory<Flow>,
+    pieces: Memory<Piece>,
 }
 
 /// A connection, a flow of datagrams, or the pings of an identifier, from who began it.
@@ -103,11 +105,11 @@ impl Filter {
         let Some(ident) = word(packet, 4) else { return false };
         let piece = Piece { from: header.from, to: header.to, protocol: header.protocol, ident };
         if !header.is_first {
-            return self.pieces.has(&piece, PIECES, now);
+            return self.begun_by(header.from).pieces.has(&piece, PIECES, now);
         }
         let passes = read(packet, header).is_some_and(|(flow, part)| self.flows(rules, flow, part, now));
         if passes && !header.is_whole {
-            self.pieces.keep(piece, PIECES, now);
+            self.begun_by(header.from).pieces.keep(piece, PIECES, now);
         }
         passes
     }
@@ -119,23 +121,37 @@ impl Filter {
                     let allowed = self.allow(rules, known);
                     if allowed {
                         self.memory(known).keep(known, known.lasts(), now);
+                    } else {
+                        self.begun_by(known.from.0).ended.keep(known, CONNECTION, now);
                     }
                     return allowed;
                 }
             }
+            let ended = [flow, flow.reversed()];
+            if ended.iter().any(|known| self.begun_by(known.from.0).ended.has(known, CONNECTION, now)) {
+                return false;
+            }
         }
         if part == Part::Answer || !self.allow(rules, flow) {
             return false;
+        }
+        for known in [flow, flow.reversed()] {
+            self.begun_by(known.from.0).ended.forget(&known);
         }
         self.memory(flow.reversed()).forget(&flow.reversed());
         self.memory(flow).keep(flow, flow.lasts(), now);
         true
     }
 
-    /// What the one who began a flow has begun, as far as it is told apart.
+    /// What somebody has begun, as far as they are told apart.
+    fn begun_by(&mut self, from: Ipv4Addr) -> &mut Begun {
+        let is_own = self.own.is_none_or(|own| own == from);
+        self.begun.entry(if is_own { from } else { Ipv4Addr::UNSPECIFIED }).or_default()
+    }
+
+    /// Where a flow is remembered, with whoever began it.
     fn memory(&mut self, flow: Flow) -> &mut Memory<Flow> {
-        let is_own = self.own.is_none_or(|own| own == flow.from.0);
-        let begun = self.begun.entry(if is_own { flow.from.0 } else { Ipv4Addr::UNSPECIFIED }).or_default();
+        let begun = self.begun_by(flow.from.0);
         if flow.protocol == IpProtocol::Tcp { &mut begun.connections } else { &mut begun.flows }
     }
 

@@ -126,6 +126,19 @@ fn a_change_ends_what_it_does_not_allow_and_nothing_else() {
 }
 
 #[test]
+fn what_was_ended_stays_ended_whatever_is_begun_beside_it() {
+    let mut b = Tried::new(Filter::of(B), &json!([]));
+    assert!(b.passes(&tcp((A, B), (9, 81), FIRST)) && b.passes(&tcp((B, A), (81, 9), SECOND)));
+    b.rules = rules(&json!([{"direction": "in", "protocol": "tcp", "ports": [81], "action": "deny"}]));
+    assert!(!b.passes(&tcp((A, B), (9, 81), LATER)));
+    for port in 1024..u16::MAX {
+        b.passes(&tcp((A, B), (port, 80), FIRST));
+    }
+    assert!(!b.passes(&tcp((B, A), (81, 9), LATER)), "as if B had begun it");
+    assert!(!b.passes(&tcp((A, B), (9, 81), LATER)));
+}
+
+#[test]
 fn what_began_before_anything_was_remembered_goes_on() {
     let mut b = Tried::new(Filter::of(B), &server());
     assert!(b.passes(&tcp((A, B), (9, 80), LATER)));

@@ -5,10 +5,12 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex};
 
+use berth_egress::network::Memberships;
 use berth_egress::{RESOLVER, Resolvers};
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, AAAA, CNAME};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+use serde_json::{Value, json};
 
 use crate::guest::{Guest, Outcome};
 use crate::world::{World, echo, network, v4};
@@ -269,4 +271,23 @@ fn another_resolver_is_an_address_like_any_other() {
     guest.datagram(socket, other, &question);
     assert_eq!(guest.unreachable(*other.ip()), 13);
     assert!(closed.servers.asked().is_empty());
+}
+
+#[test]
+fn what_may_not_go_out_does_not_go_out_as_a_name() {
+    let resolver = Resolver::new(&[("open.test.", a([8, 8, 4, 4]))]);
+    let machine = Arc::<Memberships>::default();
+    let set = |rules: Value| machine.set_rules(serde_json::from_value(rules).unwrap());
+    set(json!([{"direction": "out", "protocol": "any", "action": "deny"}]));
+    let (_world, mut guest) = World::with(network("allow", &[], &[]), |config| {
+        config.resolvers = Resolvers::Fixed(vec![resolver.address.into()]);
+        config.networks = Arc::clone(&machine);
+    });
+    assert_eq!(code(&mut guest, "open.test."), ResponseCode::Refused);
+    assert!(resolver.asked().is_empty(), "nobody outside heard of it");
+    set(json!([
+        {"direction": "out", "protocol": "udp", "ports": [53], "source": "10.0.2.3", "action": "allow"},
+        {"direction": "out", "protocol": "any", "action": "deny"},
+    ]));
+    assert_eq!(code(&mut guest, "open.test."), ResponseCode::NoError);
 }

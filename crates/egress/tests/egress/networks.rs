@@ -38,7 +38,7 @@ fn machine() -> Machine {
 }
 
 /// Has guests live until something is so.
-pub fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut Guest]) -> Option<T>) -> T {
+fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut Guest]) -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for guest in &mut *guests {

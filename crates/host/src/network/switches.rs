@@ -188,7 +188,9 @@ impl Switches {
         tokio::fs::create_dir_all(dir).await?;
         let user = self.settings.of_switch(u32::MAX);
         let start = Start { executable: &self.executable, kind: Kind::Switch, dir, id: "doctor", user };
-        let answered = process::spawn(start)?.note_switch(dir)?.status().await.map(drop);
+        let mut control = process::spawn(start)?.note_switch(dir)?;
+        // One of an earlier version knows no rules.
+        let answered = control.set_firewall(Rules::default()).await;
         process::end(dir).await?;
         answered
     }
@@ -476,7 +478,7 @@ pub(crate) async fn announce(program: &mut Control, memberships: &[Membership]) 
 /// Tells a switch what its network is, rules first. One of an earlier Berth, which knows of no rules, serves a network
 /// that has none.
 async fn instruct(control: &mut switch::Control, spec: &NetworkSpec) -> std::io::Result<()> {
-    match control.set_rules(spec.rules.clone()).await {
+    match control.set_firewall(spec.rules.clone()).await {
         Err(error) if error.kind() != ErrorKind::Unsupported || !spec.rules.is_empty() => return Err(error),
         _ => {}
     }

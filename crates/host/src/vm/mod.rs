@@ -76,7 +76,7 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Writes a machine's memory to the disk; the machine stands still afterwards. One whose memory cannot be written goes
     /// on. Of one whose process is gone the memory has to be there.
-    async fn suspend(&self, aim: Aim) -> Result<()>;
+    async fn suspend(&self, spec: &MachineSpec) -> Result<()>;
 
     /// Removes the memory of a machine that was suspended; fine where there is none.
     async fn forget_memory(&self, aim: Aim) -> Result<()>;
@@ -87,13 +87,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Presses the power button.
     async fn press_power(&self, aim: Aim) -> Result<()>;
 
-    /// Ends a machine's process; fine where there is none.
+    /// Ends a machine's process and takes back the devices that it had; fine where there is none. Afterwards they may be
+    /// another machine's.
     async fn power_off(&self, aim: Aim) -> Result<()>;
 
     /// Removes everything a machine left on the host, but for its disks.
     async fn discard(&self, aim: Aim) -> Result<()>;
 
-    /// Changes the inbound ports of a running machine.
+    /// Changes the inbound ports and firewall rules of a running machine.
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;
 
     /// Hands a data disk to a machine that runs; fine where it has it, and where it does not run.

@@ -79,6 +79,8 @@ pub struct QemuEngine {
     integrity: Integrity,
     /// Whether the disk was full, so that machines may stand still.
     full: AtomicBool,
+    /// Bytes of the memories that are being written.
+    saving: Mutex<u64>,
 }
 
 impl QemuEngine {
@@ -98,6 +100,7 @@ impl QemuEngine {
             probed: OnceCell::new(),
             integrity: Integrity::default(),
             full: AtomicBool::new(false),
+            saving: Mutex::default(),
         }
     }
 
@@ -394,11 +397,11 @@ impl Engine for QemuEngine {
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
-        self.act(spec.aim(), Act::Start, self.start_machine(spec)).await
+        Box::pin(self.act(spec.aim(), Act::Start, self.start_machine(spec))).await
     }
 
-    async fn suspend(&self, aim: Aim) -> Result<()> {
-        self.act(aim, Act::Change, self.save_memory(aim.id)).await
+    async fn suspend(&self, spec: &MachineSpec) -> Result<()> {
+        self.act(spec.aim(), Act::Change, self.save_memory(spec)).await
     }
 
     async fn forget_memory(&self, aim: Aim) -> Result<()> {

@@ -74,8 +74,8 @@ impl Engine for Remote {
         self.ask(vm::Start { spec: spec.clone() }).await
     }
 
-    async fn suspend(&self, aim: Aim) -> Result<()> {
-        self.ask(vm::Suspend { aim }).await
+    async fn suspend(&self, spec: &MachineSpec) -> Result<()> {
+        self.ask(vm::Suspend { spec: spec.clone() }).await
     }
 
     async fn forget_memory(&self, aim: Aim) -> Result<()> {

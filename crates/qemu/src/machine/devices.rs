@@ -11,7 +11,7 @@ const BESIDE_MB: u64 = 1024;
 /// does on one core.
 const LOCKED: Duration = Duration::from_secs(2);
 
-/// What the ports of devices are numbered from: those for data disks have the first numbers.
+/// Chassis and slot numbers of the PCIe ports of devices begin above this; those of data disks' are below.
 const PORTS: usize = 100;
 
 /// How many bytes a machine locks, since its devices write to them at any time; none of one without devices.

@@ -6,6 +6,7 @@
 //! from version to version of this file.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -15,11 +16,16 @@ use super::files::COMMANDS;
 use super::jail::file_bytes;
 use super::process::find;
 use super::spec::Drive;
-use crate::disk::run;
+use crate::disk::run_bounded;
 use crate::error::at;
 use crate::host::tool;
 use crate::qmp::Qmp;
 use crate::{Error, Result, qcow2};
+
+/// What tables the file of a disk gets that grows, at most, in bytes, and how long that may take. A machine wrote the file,
+/// so the program that reads it is bounded.
+const TABLES: u64 = 1 << 30;
+const GROWING: Duration = Duration::from_mins(1);
 
 /// A disk that a running machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +66,8 @@ pub async fn grow_file(drive: &Drive, bytes: u64) -> Result<()> {
     let file = json!({"driver": "file", "filename": path.to_string_lossy()});
     let disk = json!({"driver": "qcow2", "file": file, "backing": null});
     let mut command = Command::new(tool("qemu-img")?);
-    run(command.args(["resize", "-q"]).arg(format!("json:{disk}")).arg(bytes.to_string())).await
+    let most = std::fs::metadata(path).map_err(at("cannot look at", path))?.len().saturating_add(TABLES);
+    run_bounded(command.args(["resize", "-q"]).arg(format!("json:{disk}")).arg(bytes.to_string()), most, GROWING).await
 }
 
 /// Has a disk of a running machine grow to so many bytes. One that is as large already is left as it is. Whether the
@@ -70,7 +77,11 @@ pub async fn grow(dir: &Path, id: Uuid, serial: &str, bytes: u64) -> Result<bool
     let Some(held) = held(&mut qmp, serial).await? else { return Ok(false) };
     if held.bytes < bytes {
         require(dir, id, bytes)?;
-        qmp.execute("block_resize", json!({"node-name": held.node, "size": bytes})).await?;
+        let grown = qmp.execute("block_resize", json!({"node-name": held.node, "size": bytes})).await;
+        grown.map_err(|error| match error {
+            Error::Qemu(reason) if reason.contains("No space left") => Error::NoSpace,
+            other => other,
+        })?;
     }
     Ok(true)
 }

@@ -8,8 +8,10 @@
 //! It fits the disks as they were when the machine stopped. So it counts only once all of it is there, and is removed
 //! before the guest goes on, whichever way: from then on the disks are another machine's.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,8 @@ use crate::host::Release;
 use crate::qmp::Qmp;
 use crate::{Error, Result};
 
+/// What an owner may do about a memory that nothing here loads.
+pub const GIVE_UP: &str = "stop the VM, which gives the memory up, and start it";
 /// How long QEMU may be busy with a memory without getting on.
 const SILENCE: Duration = Duration::from_mins(1);
 /// Between two looks at it.
@@ -40,11 +44,11 @@ const BY_SET: Release = (9, 1);
 const NOTE_BYTES: u64 = 64 << 10;
 
 /// Writes the memory of a machine with such a processor into its folder, with what else a machine has to be like that loads
-/// it. The machine stands still afterwards. One that was written before is left as it is.
+/// it, these disks among it. The machine stands still afterwards. One that was written before is left as it is.
 ///
 /// # Errors
 /// The machine is gone, or its memory cannot be written; then the machine goes on.
-pub async fn save(dir: &Path, processor: &str) -> Result<()> {
+pub async fn save(dir: &Path, processor: &str, disks: &[&Path]) -> Result<()> {
     if is_saved(dir) {
         return Ok(());
     }
@@ -52,7 +56,8 @@ pub async fn save(dir: &Path, processor: &str) -> Result<()> {
     match save_with(&mut qmp, dir).await {
         Ok(()) => {
             let (qemu, places) = (release(&mut qmp).await?, plug::places(&mut qmp).await?);
-            keep(dir, &Fits { processor: processor.to_owned(), qemu, places }).await
+            let (disks, processor) = (states(disks)?, made(&mut qmp, processor).await?);
+            keep(dir, &Fits { processor, qemu, places, disks }).await
         }
         Err(error) => {
             go_on(&mut qmp, dir).await?;
@@ -73,7 +78,9 @@ async fn save_with(qmp: &mut Qmp, dir: &Path) -> Result<()> {
         "paused" => begin(qmp, dir).await?,
         state => return Err(Error::Qemu(format!("its memory cannot be saved in the state {state}"))),
     }
-    wait(qmp, "postmigrate").await
+    wait(qmp, "postmigrate").await?;
+    take_back(qmp).await;
+    Ok(())
 }
 
 async fn begin(qmp: &mut Qmp, dir: &Path) -> Result<()> {
@@ -94,6 +101,11 @@ async fn give(qmp: &mut Qmp, file: &File) -> Result<String> {
     Ok(format!("fd:{NAME}"))
 }
 
+/// Has QEMU let go of the file: what it holds takes room, though its name is gone. One that it got under a name it closed.
+async fn take_back(qmp: &mut Qmp) {
+    let _ = qmp.execute("remove-fd", json!({"fdset-id": SET})).await;
+}
+
 async fn release(qmp: &mut Qmp) -> Result<Release> {
     let version = qmp.execute("query-version", json!({})).await?;
     let number = |name| version.pointer(name).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
@@ -110,7 +122,11 @@ async fn wait(qmp: &mut Qmp, wanted: &str) -> Result<()> {
         let status = qmp.execute("query-migrate", json!({})).await?;
         if let Some("failed" | "cancelled") = status.get("status").and_then(Value::as_str) {
             let reason = status.get("error-desc").and_then(Value::as_str).unwrap_or("no reason was given");
-            return Err(Error::Qemu(format!("its memory could not be moved: {reason}")));
+            return Err(if reason.contains("No space left") {
+                Error::NoSpace
+            } else {
+                Error::Qemu(format!("its memory could not be moved: {reason}"))
+            });
         }
         let done = status.pointer("/ram/transferred").cloned();
         if done != last {
@@ -143,7 +159,7 @@ async fn keep(dir: &Path, fits: &Fits) -> Result<()> {
     let synced = synced.map_err(|_| Error::Invalid("the memory was not waited for".into()))?;
     synced.map_err(at("cannot write", &new))?;
     let fits = serde_json::to_vec(fits).map_err(|e| Error::Invalid(e.to_string()))?;
-    folder::write(&note, &fits).map_err(at("cannot write", &note))?;
+    write_synced(&note, &fits).map_err(at("cannot write", &note))?;
     std::fs::rename(&new, &memory).map_err(at("cannot rename", &new))?;
     let folder = File::open(dir).and_then(|folder| folder.sync_all());
     folder.map_err(at("cannot write", dir))
@@ -163,7 +179,16 @@ pub fn forget(dir: &Path) -> Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    // After a crash of the host it must not be there again.
+    match File::open(dir).and_then(|folder| folder.sync_all()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(at("cannot write", dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn write_synced(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    folder::write(path, content)?;
+    folder::open(path)?.sync_all()
 }
 
 /// Lets a machine go on that stands still; whether it does. One that waits for the memory that it was to load does not:
@@ -188,8 +213,27 @@ async fn go_on(qmp: &mut Qmp, dir: &Path) -> Result<()> {
             tokio::time::sleep(TICK).await;
         }
     }
+    take_back(qmp).await;
     forget(dir)?;
     qmp.execute("cont", json!({})).await.map(drop)
+}
+
+/// How the processor of a machine is made, and by which one of the host: an emulated one is the same everywhere.
+async fn made(qmp: &mut Qmp, processor: &str) -> Result<String> {
+    let kvm = qmp.execute("query-kvm", json!({})).await?;
+    let is_real = kvm.get("enabled").and_then(Value::as_bool).unwrap_or_default();
+    Ok(if is_real { format!("kvm {processor}") } else { "tcg".to_owned() })
+}
+
+/// Disks as they are: bytes, and when each was changed last.
+pub fn states(disks: &[&Path]) -> Result<BTreeMap<String, (u64, i128)>> {
+    let state = |path: &&Path| {
+        let about = std::fs::metadata(path).map_err(at("cannot look at", path))?;
+        let changed = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok((name, (about.len(), changed)))
+    };
+    disks.iter().map(state).collect()
 }
 
 /// What a machine has to be like that loads the memory in a folder.
@@ -208,16 +252,17 @@ pub fn fits(dir: &Path) -> Result<Fits> {
 /// [`Error::Unloadable`] where the memory is none of such a machine.
 pub(super) async fn load(qmp: &mut Qmp, dir: &Path, fits: &Fits) -> Result<()> {
     let path = dir.join(files::MEMORY);
-    if fits.qemu != release(qmp).await? {
-        return Err(Error::Unloadable("the host has another QEMU than it was saved by".into()));
+    let (kept, now) = (fits.qemu, release(qmp).await?);
+    if kept != now {
+        let text = format!("its memory was saved by QEMU {}.{}, and the host has {}.{}", kept.0, kept.1, now.0, now.1);
+        return Err(Error::Invalid(format!("{text}: {GIVE_UP}")));
     }
     let file = folder::open(&path).map_err(at("cannot open", &path))?;
     let uri = give(qmp, &file).await?;
-    let loaded = async {
-        qmp.execute("migrate-incoming", json!({"uri": uri})).await?;
-        wait(qmp, "paused").await
-    };
-    loaded.await.map_err(|error| Error::Unloadable(error.to_string()))?;
+    qmp.wait_longer(SILENCE);
+    qmp.execute("migrate-incoming", json!({"uri": uri})).await?;
+    wait(qmp, "paused").await?;
+    take_back(qmp).await;
     forget(dir)?;
     qmp.execute("cont", json!({})).await.map(drop)
 }

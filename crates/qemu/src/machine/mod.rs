@@ -59,6 +59,8 @@ const TRANSLATED_MB: u64 = 256;
 /// A disk that grows to so many bytes while a machine has it, the machine may write to. What bounds its files cannot be raised
 /// later: that takes a right which a root in a container does not have.
 const MOST_DISK_BYTES: u64 = 2 << 40;
+/// How QEMU says that a memory is none that it can load.
+const REFUSED: &str = "load of migration failed";
 /// How long QEMU may take from its start to its first answer.
 pub(crate) const START: Duration = Duration::from_secs(20);
 /// How long a process may take to end after it was told to.
@@ -97,13 +99,12 @@ pub async fn start(spec: &Spec) -> Result<()> {
     drop(lock);
     let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(spec)).await?;
     let Some(fits) = &spec.memory else { return Ok(()) };
-    let loaded = memory::load(&mut qmp, &spec.dir, fits).await;
-    if loaded.is_err() {
-        drop(qmp);
-        // Half loaded is nothing.
-        end(&spec.dir, spec.id).await?;
-    }
-    loaded
+    let Err(error) = memory::load(&mut qmp, &spec.dir, fits).await else { return Ok(()) };
+    drop(qmp);
+    // Half loaded is nothing. What is wrong with a memory QEMU says in its log, and ends.
+    end(&spec.dir, spec.id).await?;
+    let reason = process::reason(&spec.dir).to_string();
+    Err(if reason.contains(REFUSED) { Error::Unloadable(reason) } else { error })
 }
 
 /// What a machine's launcher is told.

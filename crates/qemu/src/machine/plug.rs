@@ -63,7 +63,7 @@ pub async fn detach(dir: &Path, serial: &str) -> Result<bool> {
             let text = "the VM was started by an older version, and gives no disk back while it runs; stop it first";
             return Err(Error::Invalid(text.into()));
         }
-        // One that is being asked already is not asked again before QEMU gives that up, which it says by an error: what counts is whether it goes.
+        // QEMU answers with an error while it still waits for an earlier request. Only whether the disk goes counts.
         let _ = qmp.execute("device_del", json!({"id": device})).await;
         if !is_gone(&mut qmp, &device).await? {
             return Ok(false);

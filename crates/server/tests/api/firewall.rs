@@ -53,7 +53,7 @@ async fn a_running_vm_follows_its_rules_and_keeps_them_through_its_life() {
     assert_eq!(told(&platform, &id), one, "its start says them");
 
     let log = audit(caller, "vm.set_rules").await;
-    assert_eq!((log.len(), &log[0]["data"]["rules"]), (3, &one), "{log:?}");
+    assert_eq!((log.len(), &log[0]["data"]["rules"]), (2, &one), "{log:?}");
     caller.delete(&format!("/vms/{id}")).await;
     caller.gone(&id).await;
     assert_eq!(caller.get(&path).await.status, 404);

@@ -74,7 +74,7 @@ async fn life(way: &Way) -> Vec<String> {
         vm.power_off(early).await,
         vm.discard(early).await,
         vm.resume(early).await,
-        vm.suspend(early).await,
+        vm.suspend(&MachineSpec { generation: 2, ..spec() }).await,
         vm.forget_memory(early).await,
     ] {
         assert_eq!(older, Err(EngineError::Outdated(3)));
@@ -101,10 +101,10 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(vm.press_power(Aim::of(VM, 2)).await, Err(EngineError::Outdated(3)));
     vm.press_power(AIM).await.expect("a press");
     assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
-    note!(vm.resume(AIM).await, vm.observe(VM).await, vm.suspend(AIM).await, vm.observe(VM).await);
+    note!(vm.resume(AIM).await, vm.observe(VM).await, vm.suspend(&spec()).await, vm.observe(VM).await);
     assert!(way.vms.has_memory(&VM.to_string()));
-    note!(vm.forget_memory(AIM).await, vm.suspend(AIM).await, vm.power_off(AIM).await, vm.suspend(AIM).await);
-    note!(vm.forget_memory(AIM).await, vm.suspend(AIM).await);
+    note!(vm.forget_memory(AIM).await, vm.suspend(&spec()).await, vm.power_off(AIM).await, vm.suspend(&spec()).await);
+    note!(vm.forget_memory(AIM).await, vm.suspend(&spec()).await);
     assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(3)), "it was ended since");
     note!(vm.discard(AIM).await);
     let aside = way.aside("disks").await;

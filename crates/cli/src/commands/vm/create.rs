@@ -53,7 +53,7 @@ pub struct CreateArgs {
     /// Size: berth catalog
     #[arg(long, short, default_value = "small")]
     size: String,
-    /// GPUs
+    /// How many GPUs, of a size that has some: berth catalog
     #[arg(long)]
     gpus: Option<i64>,
     /// Root disk in GiB, or as 1T: 20 to 2048
@@ -167,7 +167,8 @@ async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -
         attached.push(DiskId { disk_id: disk::find_data(project, disk).await?.id });
     }
     let network_ids = network::ids(project, &args.networks).await?;
-    let (ssh_keys, ssh_key_ids) = if args.no_ssh_key {
+    // Who only asks for the price gets no key made.
+    let (ssh_keys, ssh_key_ids) = if args.no_ssh_key || args.dry_run && args.ssh_keys.is_empty() {
         (Vec::new(), Vec::new())
     } else if args.ssh_keys.is_empty() {
         (vec![own_key::read(&own_key::public()?)?], Vec::new())

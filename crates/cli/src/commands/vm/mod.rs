@@ -46,15 +46,15 @@ pub enum VmCommand {
         /// Name or id
         vm: String,
     },
-    /// Start a stopped or failed VM
+    /// Start a stopped, failed or suspended VM
     Start(VerbArgs),
     /// Stop a VM: power button, then power switch
     Stop(VerbArgs),
     /// Stop a running VM and start it again
     Restart(VerbArgs),
-    /// Suspend a running VM: its memory goes to the disk, and it goes on there when resumed
+    /// Suspend running VMs: their memory goes to the disk, and they go on from it when resumed
     Suspend(VerbArgs),
-    /// Resume a suspended VM where it was
+    /// Resume suspended VMs where they were
     Resume(VerbArgs),
     /// Delete VMs for good
     #[command(visible_alias = "rm")]

@@ -31,8 +31,8 @@ questions! {
         } -> Option<Started>,
         /// Writes a machine's memory to the disk; the machine stands still afterwards.
         Suspend "suspend" {
-            /// Which, and what it was decided for.
-            aim: Aim,
+            /// The machine.
+            spec: MachineSpec,
         } -> (),
         /// Removes the memory of a machine that was suspended; fine where there is none.
         ForgetMemory "forget_memory" {

@@ -43,8 +43,8 @@ impl Control {
     /// # Errors
     /// The switch does not answer in time; [`io::ErrorKind::Unsupported`] where it is one of an earlier Berth, which
     /// knows of no rules.
-    pub async fn set_rules(&mut self, rules: Rules) -> io::Result<()> {
-        self.conversation.done_if_known(Ask::SetRules { rules }, &[]).await
+    pub async fn set_firewall(&mut self, rules: Rules) -> io::Result<()> {
+        self.conversation.done_if_known(Ask::SetFirewall { rules }, &[]).await
     }
 
     /// Gives it the link of the member at an address. One that it had of it ends.

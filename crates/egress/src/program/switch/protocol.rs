@@ -3,7 +3,7 @@
 //! ```text
 //!   {"version":1,"ask":"status"}
 //!   {"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"0193…","address":"10.128.0.2","names":["web"]}]}
-//!   {"version":1,"ask":"set_rules","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}
+//!   {"version":1,"ask":"set_firewall","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}
 //!   {"version":1,"ask":"link","address":"10.128.0.2"}
 //!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
 //! ```
@@ -50,7 +50,7 @@ pub(super) enum Ask {
     /// What the network is from now on. Links of those that are no members any more end.
     Set(Roster),
     /// The network's firewall rules from now on. What they do not allow any more ends.
-    SetRules {
+    SetFirewall {
         /// The rules.
         rules: Rules,
     },
@@ -98,8 +98,8 @@ mod tests {
                 r#"{"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"a","address":"10.128.0.2","names":["web"]}]}"#,
             ),
             (
-                Ask::SetRules { rules: serde_json::from_str(RULES).unwrap() },
-                r#"{"version":1,"ask":"set_rules","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}"#,
+                Ask::SetFirewall { rules: serde_json::from_str(RULES).unwrap() },
+                r#"{"version":1,"ask":"set_firewall","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}"#,
             ),
             (Ask::Link { address: [10, 128, 0, 2].into() }, r#"{"version":1,"ask":"link","address":"10.128.0.2"}"#),
         ];

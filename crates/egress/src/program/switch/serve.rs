@@ -60,7 +60,7 @@ fn answer(switch: &Arc<Switch>, ask: Ask, beside: Vec<OwnedFd>) -> Result<Answer
     match ask {
         Ask::Status => return Ok(Answer::Status(switch.state().status())),
         Ask::Set(network) => switch.state().set(&network)?,
-        Ask::SetRules { rules } => switch.state().rules = rules,
+        Ask::SetFirewall { rules } => switch.state().rules = rules,
         Ask::Link { address } => {
             let link = beside.into_iter().next().ok_or("there is no link beside it")?;
             switch.link(address, link)?;

@@ -1,6 +1,7 @@
 //! Disks as files, and as drives of machines.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use berth_domain::ids::{DiskId, MachineId};
 use berth_qemu::image::Manifest;
@@ -8,7 +9,10 @@ use berth_qemu::machine::{self, Drive};
 
 use super::{QemuEngine, gib};
 use crate::Result;
-use crate::error::qemu_failed;
+use crate::error::{qemu_failed, transient};
+
+/// How long a machine may take to take a disk or to give it back; one that listens takes some 100 ms, and is waited for 2 s.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 impl QemuEngine {
     /// Where disks lie.
@@ -36,7 +40,7 @@ impl QemuEngine {
         if let Some(of) = of {
             let dir = self.machine(of);
             let runs = machine::find(&dir, of.0).is_some();
-            if runs && machine::grow(&dir, of.0, &id.serial(), gib(size_gb)).await.map_err(qemu_failed)? {
+            if runs && in_time(machine::grow(&dir, of.0, &id.serial(), gib(size_gb))).await? {
                 return Ok(());
             }
         }
@@ -49,13 +53,14 @@ impl QemuEngine {
         };
         machine::grow_file(&drive, gib(size_gb)).await.map_err(qemu_failed)
     }
+
     /// Hands a data disk to a machine, where that runs.
     pub(super) async fn plug(&self, machine: MachineId, disk: DiskId) -> Result<()> {
         let dir = self.machine(machine);
         if machine::find(&dir, machine.0).is_none() {
             return Ok(());
         }
-        machine::attach(&dir, machine.0, &self.data_drive(disk)).await.map_err(qemu_failed)
+        in_time(machine::attach(&dir, machine.0, &self.data_drive(disk))).await
     }
 
     /// Takes a data disk from a machine, where that runs; whether it is gone.
@@ -64,6 +69,12 @@ impl QemuEngine {
         if machine::find(&dir, machine.0).is_none() {
             return Ok(true);
         }
-        machine::detach(&dir, &disk.serial()).await.map_err(qemu_failed)
+        in_time(machine::detach(&dir, &disk.serial())).await
     }
+}
+
+/// What a machine does, if it does that in time: a taken-over one may say that it is busy for ever.
+async fn in_time<T>(work: impl Future<Output = berth_qemu::Result<T>>) -> Result<T> {
+    let done = tokio::time::timeout(PATIENCE, work).await;
+    done.map_err(|_| transient("the machine does not answer in time"))?.map_err(qemu_failed)
 }

@@ -1,29 +1,63 @@
 //! The memory of a suspended VM: written before its machine ends, and loaded by its next one.
 
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
 use berth_domain::ids::MachineId;
 use berth_qemu::machine::{self, memory};
 use berth_qemu::{Error, accel, host};
+
+use tokio::time::timeout;
 
 use super::QemuEngine;
 use crate::error::{qemu_failed, transient};
 use crate::vm::MachineSpec;
 use crate::{EngineError, Result, fault};
 
+/// How long writing or loading a memory may take, whatever QEMU says of it: 64 GiB at 200 MB a second.
+const MOVING: Duration = Duration::from_mins(6);
+
+/// Room that a memory may take.
+struct Room<'a> {
+    bytes: u64,
+    of: &'a Mutex<u64>,
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        *self.of.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+    }
+}
+
 impl QemuEngine {
     /// Writes a machine's memory to the disk, where there is room for it.
-    pub(super) async fn save_memory(&self, id: MachineId) -> Result<()> {
+    pub(super) async fn save_memory(&self, spec: &MachineSpec) -> Result<()> {
+        let id = spec.id;
         let dir = self.machine(id);
         if machine::find(&dir, id.0).is_none() && !memory::is_saved(&dir) {
             return Err(EngineError::Permanent("the machine ended before its memory was on the disk".into()));
         }
-        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
         let bytes = machine::usage(&dir, id.0).map_or(0, |usage| usage.rss_bytes);
-        if !memory::is_saved(&dir) && !self.is_room(free.saturating_sub(bytes)) {
+        let _room = if memory::is_saved(&dir) { None } else { Some(self.room_for(bytes)?) };
+        let processor = accel::processor();
+        let (root, data) = (self.disk_file(spec.root_disk, true), &spec.data_disks);
+        let data: Vec<_> = data.iter().map(|disk| self.disk_file(disk.id, false)).collect();
+        let disks: Vec<_> = std::iter::once(&root).chain(&data).map(PathBuf::as_path).collect();
+        let saved = timeout(MOVING, memory::save(&dir, &processor, &disks)).await;
+        saved.map_err(|_| transient("its memory was not written in time"))?.map_err(qemu_failed)?;
+        fault::point("vm.memory.saved").await.map_err(transient)
+    }
+
+    /// Room on the disk for a memory of so many bytes, beside those that are being written; it is given back with this.
+    fn room_for(&self, bytes: u64) -> Result<Room<'_>> {
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        let mut saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_room(free.saturating_sub(saving.saturating_add(bytes))) {
             return Err(EngineError::NoCapacity("the host's disk has no room for its memory".into()));
         }
-        let processor = self.processor().await?;
-        memory::save(&dir, &processor).await.map_err(qemu_failed)?;
-        fault::point("vm.memory.saved").await.map_err(transient)
+        *saving += bytes;
+        Ok(Room { bytes, of: &self.saving })
     }
 
     /// Lets a machine go on that stands still. One that waits for a memory that nobody gives it is ended, and started anew.
@@ -63,19 +97,23 @@ impl QemuEngine {
 
     async fn start_with_memory(&self, machine: &machine::Spec) -> std::result::Result<(), Error> {
         let fits = memory::fits(&machine.dir)?;
-        let processor = self.processor().await.map_err(|error| Error::Unloadable(error.to_string()))?;
+        let is_emulated = machine.accel == machine::Accel::Tcg;
+        let processor = if is_emulated { "tcg".to_owned() } else { format!("kvm {}", accel::processor()) };
         if fits.processor != processor {
-            return Err(Error::Unloadable("the host has another processor than it was saved on".into()));
+            let text = "its memory was saved on another processor than this host has now";
+            return Err(Error::Invalid(format!("{text}: {}", memory::GIVE_UP)));
         }
-        machine::start(&machine::Spec { memory: Some(fits), ..machine.clone() }).await
-    }
-
-    /// The processor of a machine of today, and how that is made.
-    async fn processor(&self) -> Result<String> {
-        let qemu = self.settings.host.find_qemu()?;
-        let accel = self.acceleration(None, &qemu).await.accel;
-        // An emulated processor is the same everywhere.
-        let processor = if accel == machine::Accel::Kvm { accel::processor() } else { String::new() };
-        Ok(format!("{accel:?} {processor}"))
+        let disks: Vec<_> =
+            std::iter::once(&machine.root).chain(&machine.drives).map(|drive| drive.path.as_path()).collect();
+        if fits.disks != memory::states(&disks)? {
+            let text = "its disks are not as they were when its memory was saved";
+            return Err(Error::Invalid(format!("{text}: {}", memory::GIVE_UP)));
+        }
+        let going_on = machine::Spec { memory: Some(fits), ..machine.clone() };
+        if let Ok(started) = timeout(MOVING, machine::start(&going_on)).await {
+            return started;
+        }
+        machine::end(&machine.dir, machine.id).await?;
+        Err(Error::Timeout("the machine's memory"))
     }
 }

@@ -148,10 +148,11 @@ impl Programs {
         };
         let is_open = |wanted: &&InboundPort| open.iter().any(|port| port.is_at(&port_of(**wanted)));
         let (kept, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(is_open);
-        let bound = bind(&missing)?;
-        let kept: Vec<_> = kept.into_iter().map(port_of).collect();
+        // Rules hold, whatever becomes of ports.
         control.set_rules(&rules()).await.map_err(transient)?;
         self.set_firewall(&mut control, spec).await?;
+        let bound = bind(&missing)?;
+        let kept: Vec<_> = kept.into_iter().map(port_of).collect();
         control.set_forwards(&kept, &bound.sockets).await.map_err(transient)?;
         Ok(bound.taken)
     }

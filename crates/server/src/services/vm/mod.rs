@@ -100,11 +100,12 @@ impl Vms {
         lives.spawn(tasks, &self.inner.db, self.inner.config.workers)
     }
 
-    /// Waits until no machine is stopping any more; whether that was so in time.
+    /// Waits until no machine is stopping or being suspended any more; whether that was so in time.
     pub async fn all_stopped(&self, patience: Duration) -> bool {
         let stopped = async {
             // Who cannot look does not know, and looks again.
-            let stopping = |all: Vec<(String, i64)>| all.iter().any(|(status, _)| status == Status::Stopping.as_str());
+            let ways = [Status::Stopping, Status::Suspending].map(Status::as_str);
+            let stopping = |all: Vec<(String, i64)>| all.iter().any(|(status, _)| ways.contains(&status.as_str()));
             while store::vm::by_status(self.db()).await.map_or(true, stopping) {
                 tokio::time::sleep(STOPPING_LOOK).await;
             }

@@ -23,10 +23,11 @@ pub async fn set(networks: &Networks, scope: &Scope, id: NetworkId, request: Set
     let mut tx = networks.db().begin_as(scope).await?;
     let before = store::network::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
     let mut row = before.clone();
-    if row.rules != request.rules {
-        (row.rules, row.updated_at, row.work_at) = (request.rules, now, Some(now));
-        row.revision += 1;
+    if row.rules == request.rules {
+        return Ok(row.rules);
     }
+    (row.rules, row.updated_at, row.work_at) = (request.rules, now, Some(now));
+    row.revision += 1;
     store::network::update(&mut tx, &before, &row).await?;
     let subject = id.to_string();
     let data = json!({"name": row.name, "rules": row.rules});

@@ -62,6 +62,15 @@ pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, reques
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
     disk::on_resize(before.status, before.extent.wanted_gb, request.size_gb)?;
+    if let Some(holder) = before.vm
+        && let Some(vm) = store::vm::load(&mut tx, holder).await?
+        && matches!(vm.status, Status::Suspending | Status::Suspended)
+    {
+        return Err(Error::new(
+            Code::InvalidStatus,
+            "The VM of the disk is suspended, and its memory knows the disks as they are. Resume or stop it, then try again.",
+        ));
+    }
     let disk_gb = request.size_gb - before.extent.wanted_gb;
     quota::admit(&mut tx, scope, Held { disk_gb, ..Held::default() }, now).await?;
     let mut row = before.clone();
@@ -153,6 +162,10 @@ fn moving(vm: &VmRow, way: Move) -> Result<Option<Move>> {
         Status::Running => Err(Error::new(
             Code::NotSupported,
             "The VM was started by an older version, which knows no disks that come and go. Restart it, or stop it first.",
+        )),
+        Status::Suspended => Err(Error::new(
+            Code::InvalidStatus,
+            "The VM is suspended, and its memory knows the disks that it has. Resume or stop it, then attach or detach disks.",
         )),
         status => Err(Error::new(
             Code::InvalidStatus,

@@ -27,9 +27,10 @@ pub async fn set(vms: &Vms, scope: &Scope, id: VmId, request: SetRules) -> Resul
         return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
     }
     let mut vm = before.clone();
-    if vm.rules != request.rules {
-        (vm.rules, vm.updated_at, vm.work_at) = (request.rules, now, Some(now));
+    if vm.rules == request.rules {
+        return Ok(vm.rules);
     }
+    (vm.rules, vm.updated_at, vm.work_at) = (request.rules, now, Some(now));
     store::vm::update(&mut tx, &before, &vm).await?;
     let subject = id.to_string();
     let data = json!({"name": vm.name, "rules": vm.rules});

@@ -361,6 +361,10 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     let Some(next) = on_verb(verb, vm.status)? else {
         return Ok(VmWithDisks { vm, disks });
     };
+    if verb == Verb::Suspend && vm.disk_places == 0 {
+        let message = "The VM was started by an older version, whose machines are not suspended. Restart it first.";
+        return Err(Error::new(Code::NotSupported, message));
+    }
     if verb == Verb::Suspend && vm.gpu_config_count > 0 {
         let message = "A VM with GPUs cannot be suspended: what its GPUs hold cannot be saved. Stop it instead.";
         return Err(Error::new(Code::NotSupported, message));
@@ -490,7 +494,13 @@ pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usi
         let found = store::vm::load(&mut tx, id).await?;
         let Some(before) = found.filter(|vm| vm.want == Want::Run) else { continue };
         let mut vm = before.clone();
-        vm.stop_for(Status::Stopping, reason, now);
+        if vm.has_memory {
+            // It is being resumed; what it goes on with is its owner's to give up.
+            vm.enter(Status::Suspending, Some(reason.to_owned()), now);
+            vm.want = Want::Suspend;
+        } else {
+            vm.stop_for(Status::Stopping, reason, now);
+        }
         record(&mut tx, None, (&before, &vm), "stop", now).await?;
         tx.commit().await?;
         stopped += 1;

@@ -170,9 +170,12 @@ impl Life for VmLife {
             return Ok(false);
         }
         let failure = match error {
-            // It goes on: only its memory has no room.
-            EngineError::NoCapacity(missing) if seen.vm.status == Status::Suspending => {
-                let step = Step::KeepRunning(missing.clone());
+            // Its guest did nothing wrong, and goes on.
+            error
+                if seen.vm.status == Status::Suspending
+                    && self.vms.engine().observe(seen.vm.machine.id).await? != Machine::Absent =>
+            {
+                let step = Step::KeepRunning(error.to_string());
                 self.record(seen, |vm| apply(vm, &step, seen.now)).await?;
                 return Ok(true);
             }
@@ -359,7 +362,8 @@ impl VmLife {
     }
 
     async fn suspend(&self, seen: &Seen) -> Result<(), StepError> {
-        self.vms.engine().suspend(seen.vm.machine.aim()).await?;
+        let spec = spec(seen, self.vms.inbound(&seen.vm)?)?;
+        self.vms.engine().suspend(&spec).await?;
         fault("vm", "suspend", "done").await?;
         self.record(seen, |vm| vm.has_memory = true).await
     }
@@ -398,7 +402,7 @@ impl VmLife {
             vm.message = refused(&spec, &started);
         })
         .await?;
-        if spec.shares_address() && !started.taken_ports.is_empty() {
+        if spec.is_reached_by_others() && !started.taken_ports.is_empty() {
             return Err(EngineError::Transient("another program has ports of a VM".into()).into());
         }
         Ok(())

@@ -249,11 +249,11 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
     vm.ports_pending = true;
 }
 
-/// What a step opened. What another program has of an address that VMs share is tried again, since its owner did not
-/// choose it.
+/// What a step opened. What another program has of an address that others reach is tried again: it may be gone soon, and of
+/// a shared address no owner chose the port.
 pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec, started: &Started) {
     place(vm, &spec.ports);
-    let is_open = |port: &&InboundPort| !spec.shares_address() || !started.taken_ports.contains(&port.to);
+    let is_open = |port: &&InboundPort| !spec.is_reached_by_others() || !started.taken_ports.contains(&port.to);
     vm.applied_ports = spec.ports.iter().filter(is_open).copied().collect();
     vm.applied_rules = spec.rules.clone();
     vm.ports_pending = false;
@@ -266,8 +266,8 @@ pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
         (!names.is_empty()).then(|| format!("not reachable from outside, because {why}: {}{then}", names.join(", ")))
     };
     let low = list(&started.low_ports, "this service may not bind ports below 1024", "");
-    let again = if spec.shares_address() {
-        "; it is tried again"
+    let again = if spec.is_reached_by_others() {
+        "; it is tried again, or expose another port"
     } else {
         "; expose another port, or restart the VM once it is free"
     };
