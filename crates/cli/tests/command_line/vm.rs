@@ -54,7 +54,7 @@ async fn a_time_to_live_is_typed_as_a_span_and_shown() {
     let here = Here::start().await;
     let line = ["vm", "create", "web", "--no-ssh-key", "--image", "micro", "--size", "tiny", "--ttl"];
     let shown = berth(&here, &[&line[..], &["2h"]].concat()).await;
-    assert!(out(&shown).contains("deleted at"), "{shown:?}");
+    assert!(out(&shown).contains("expires"), "{shown:?}");
     let listed = out(&berth(&here, &["vm", "list"]).await);
     assert!(listed.contains("TTL") && listed.contains("1h"), "{listed}");
     let changed = berth(&here, &["vm", "update", "web", "--ttl", "7d", "--json"]).await;
