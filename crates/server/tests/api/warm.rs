@@ -26,6 +26,9 @@ async fn machine_of(platform: &Platform, sandbox: &str) -> String {
 /// The memories that templates have.
 const MEMORIES: &str = "SELECT memory_id FROM sandbox_templates WHERE memory_id IS NOT NULL";
 
+/// Templates that are ready.
+const BUILT: &str = "SELECT id FROM sandbox_templates WHERE status = 'ready'";
+
 /// A platform that keeps two, both of which are ready, beside one sandbox.
 async fn with_two() -> (Platform, String) {
     Box::pin(with_two_of(|_| {})).await
@@ -60,6 +63,22 @@ async fn a_creation_adopts_one_and_nothing_is_started_for_it() {
     for id in [first, second, third] {
         assert_eq!(platform.admin.delete(&format!("/sandboxes/{id}")).await.status, 202);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_creates_one_before_the_template_is_ready_has_asked_for_its_memory() {
+    let platform = Platform::start().await;
+    platform.admin.until("the template's memory", async |_| !texts(&platform, MEMORIES).await.is_empty()).await;
+    platform.admin.until("the template", async |_| texts(&platform, BUILT).await.len() == 1).await;
+    platform.sandboxes.set_most_warm(2);
+    let platform = platform.restart().await;
+    // As a service leaves it that ends between the two.
+    let building = "UPDATE sandbox_templates SET status = 'building', work_at = NULL";
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    sql(building).execute(&mut tx).await.expect("a template");
+    tx.commit().await.expect("committed");
+    platform.admin.create_sandbox(json!({})).await;
+    platform.admin.until("two warm machines", async |_| texts(&platform, READY).await.len() == 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -88,8 +88,9 @@ async fn with_warm(
     row: SandboxRow,
     template: &TemplateRow,
 ) -> Result<(SandboxRow, Option<Machine>)> {
-    let (TemplateStatus::Ready, Some(memory)) = (template.status, template.memory) else { return Ok((row, None)) };
-    if !sandboxes.warm().asked(memory) {
+    let Some(memory) = template.memory else { return Ok((row, None)) };
+    // A template has its memory a moment before it is ready.
+    if !sandboxes.warm().asked(memory) || template.status != TemplateStatus::Ready {
         return Ok((row, None));
     }
     let Some(found) = machine::warm(&mut *tx, memory).await? else { return Ok((row, None)) };
