@@ -10,6 +10,7 @@ mod crash;
 mod debian;
 mod descriptors;
 mod disk;
+mod endurance;
 mod firewall;
 mod guest;
 mod host;
