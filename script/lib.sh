@@ -68,3 +68,11 @@ build_images() {
     images/build "$name" "$BERTH_DATA_DIR/images/$name"
   done
 }
+
+# The lints are clippy's, asked for as cargo-clippy asks for them, but while the tests are compiled: a pass of their own
+# would have every dependency checked before it is compiled.
+linted() {
+  RUSTC_WORKSPACE_WRAPPER=$root/script/rustc-linted CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ \
+    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$root/script/test-runner \
+    cargo "$1" --workspace --features berth/faults,berth/traces --locked --quiet "${@:2}"
+}
