@@ -357,6 +357,13 @@ impl ProjectClient {
         self.client.get(&format!("{}/metrics?{query}", self.vm_path(id))).await
     }
 
+    /// A picture of a running VM's screen, as PNG.
+    pub async fn vm_screen(&self, id: &str) -> Result<Vec<u8>> {
+        let response = self.client.send(Method::GET, &format!("{}/screen", self.vm_path(id)), None).await?;
+        let bytes = response.bytes().await.map_err(|e| Error::Protocol(format!("the picture broke off: {e}")))?;
+        Ok(bytes.to_vec())
+    }
+
     /// The last bytes of a VM's serial console.
     pub async fn vm_console_log(&self, id: &str, bytes: u32) -> Result<String> {
         let path = format!("{}/console?bytes={bytes}", self.vm_path(id));

@@ -23,6 +23,9 @@ use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
 
+/// What a picture of a screen is made of, and how many bytes it has: more than what is under way at a time.
+const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+const PICTURE_BYTES: usize = 300_000;
 /// How long a guest takes that does not let go of a disk.
 const HOLDS_ON: Duration = Duration::from_millis(100);
 
@@ -539,6 +542,16 @@ impl Engine for SimulatedEngine {
         let (mut read, mut write) = tokio::io::split(theirs);
         tokio::spawn(async move { tokio::io::copy(&mut read, &mut write).await });
         Ok(Box::new(ours))
+    }
+
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        self.call("screen").await?;
+        self.console(id).await
+    }
+
+    async fn picture(&self, _: MachineId) -> Result<Vec<u8>> {
+        self.call("picture").await?;
+        Ok(PICTURE.iter().copied().cycle().take(PICTURE_BYTES).collect())
     }
 
     async fn usage(&self, _: MachineId) -> Option<Usage> {

@@ -24,7 +24,7 @@ pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, S
 
 use crate::Result;
 
-/// A stream of bytes to a serial console.
+/// A stream of bytes to a serial console or a screen.
 pub trait Console: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Console for T {}
 
@@ -109,6 +109,12 @@ pub trait Engine: Send + Sync + 'static {
 
     /// A connection to the serial console of a running machine.
     async fn console(&self, id: MachineId) -> Result<Box<dyn Console>>;
+
+    /// A connection to the screen of a running machine: VNC's bytes.
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>>;
+
+    /// A picture of the screen of a running machine, as PNG.
+    async fn picture(&self, id: MachineId) -> Result<Vec<u8>>;
 
     /// What a running machine uses.
     async fn usage(&self, id: MachineId) -> Option<Usage>;

@@ -445,6 +445,14 @@ impl Engine for QemuEngine {
         Ok(Box::new(machine::console_connect(&self.machine(id)).await.map_err(qemu_failed)?))
     }
 
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        Ok(Box::new(machine::screen::connect(&self.machine(id)).await.map_err(qemu_failed)?))
+    }
+
+    async fn picture(&self, id: MachineId) -> Result<Vec<u8>> {
+        machine::screen::picture(&self.machine(id)).await.map_err(qemu_failed)
+    }
+
     async fn usage(&self, id: MachineId) -> Option<Usage> {
         let usage = machine::usage(&self.machine(id), id.0)?;
         Some(Usage { cpu_seconds: usage.cpu_seconds, memory_bytes: usage.rss_bytes })

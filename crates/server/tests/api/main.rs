@@ -38,6 +38,7 @@ mod sandbox_life;
 mod sandbox_snapshot;
 mod sandbox_walk;
 mod scale;
+mod screen;
 mod secret;
 mod slow;
 mod ssh_key;

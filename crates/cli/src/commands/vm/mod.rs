@@ -5,6 +5,7 @@ mod create;
 mod event;
 mod find;
 mod price;
+mod screen;
 mod show;
 mod ssh;
 mod ssh_config;
@@ -81,6 +82,8 @@ pub enum VmCommand {
     SshConfig(ssh_config::SshConfigArgs),
     /// Connect to a VM's serial console; Ctrl-] leaves
     Console(console::ConsoleArgs),
+    /// Save a picture of a VM's screen, or open the screen to a VNC viewer on this computer
+    Screen(screen::ScreenArgs),
     /// Wait until a VM has a status
     Wait {
         /// Name or id
@@ -227,6 +230,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::SshConfig(args) => ssh_config::ssh_config(context, &project, args).await?,
         VmCommand::Console(args) => console::console(&project, args).await?,
+        VmCommand::Screen(args) => screen::screen(context, &project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {
             // A deleted VM has only its id, and waiting for its deletion must still work.
             let id = if is_id(&vm) { vm } else { find(&project, &vm).await?.id };

@@ -7,6 +7,8 @@ mod disk;
 mod firewall;
 mod image;
 mod metrics;
+mod relay;
+mod screen;
 mod vm;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -32,6 +34,8 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(metrics::get_vm_metrics))
         .routes(routes!(console::get_vm_console))
         .routes(routes!(console::connect_vm_console))
+        .routes(routes!(screen::get_vm_screen))
+        .routes(routes!(screen::connect_vm_screen))
         .routes(routes!(disk::list_root_disk_volumes))
         .routes(routes!(disk::get_root_disk_volume, disk::delete_root_disk_volume))
         .routes(routes!(disk::resize_root_disk_volume))
