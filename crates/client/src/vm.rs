@@ -271,7 +271,7 @@ pub struct VmFilter {
 pub struct Operation {
     /// Id.
     pub id: String,
-    /// `create`, `start`, `stop`, `restart` or `delete`.
+    /// What was asked for, as the last word of its path: `create`, `start`, `reinstall`, `delete`.
     pub verb: String,
     /// `running`, `done` or `failed`.
     pub status: String,
@@ -328,6 +328,12 @@ impl ProjectClient {
     pub async fn resize_vm(&self, id: &str, vm_config_id: &str) -> Result<Vm> {
         let body = serde_json::json!({ "vm_config_id": vm_config_id });
         self.client.post(&format!("{}/resize", self.vm_path(id)), Some(&body)).await
+    }
+
+    /// Makes the root disk of a VM anew, from an image; what was on it is gone.
+    pub async fn reinstall_vm(&self, id: &str, image_id: &str) -> Result<Vm> {
+        let body = serde_json::json!({ "image_id": image_id });
+        self.client.post(&format!("{}/reinstall", self.vm_path(id)), Some(&body)).await
     }
 
     /// Deletes a VM; the work goes on after the answer.

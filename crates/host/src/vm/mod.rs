@@ -104,6 +104,10 @@ pub trait Engine: Send + Sync + 'static {
     /// it yet. Fine where there is no such disk, and where it does not run.
     async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool>;
 
+    /// Makes the root disk of a machine that has ended anew, whole or not at all. What was on it is gone then, and so is a
+    /// memory of that machine.
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()>;
+
     /// The last bytes a machine wrote to its console.
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>>;
 

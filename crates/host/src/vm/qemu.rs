@@ -437,6 +437,10 @@ impl Engine for QemuEngine {
         self.act(aim, Act::Change, self.unplug(aim.id, disk)).await
     }
 
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {
+        self.act(aim, Act::Change, self.remake(aim.id, disk)).await
+    }
+
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
         machine::console_tail(&self.machine(id), bytes).map_err(qemu_failed)
     }

@@ -110,6 +110,10 @@ impl Engine for Remote {
         self.ask(vm::DetachDisk { aim, disk }).await
     }
 
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {
+        self.ask(vm::RemakeDisk { aim, disk: disk.clone() }).await
+    }
+
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
         self.ask(vm::ConsoleLog { id, bytes }).await
     }

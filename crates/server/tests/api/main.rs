@@ -32,6 +32,7 @@ mod org;
 mod port;
 mod quota;
 mod reach;
+mod reinstall;
 mod resource_usage;
 mod sandbox;
 mod sandbox_life;

@@ -103,7 +103,15 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
     note!(vm.resume(AIM).await, vm.observe(VM).await, vm.suspend(&spec()).await, vm.observe(VM).await);
     assert!(way.vms.has_memory(&VM.to_string()));
+    // A disk is made anew once its machine has ended, and before the next start alone.
+    let other = DiskSpec { source: DiskSource::Image("large".into()), ..disk.clone() };
+    let busy = vm.remake_disk(AIM, &other).await;
+    assert!(matches!(busy, Err(EngineError::Transient(_))), "{busy:?}");
+    assert_eq!(vm.remake_disk(Aim::of(VM, 2), &other).await, Err(EngineError::Outdated(3)));
     note!(vm.forget_memory(AIM).await, vm.suspend(&spec()).await, vm.power_off(AIM).await, vm.suspend(&spec()).await);
+    note!(vm.remake_disk(AIM, &other).await);
+    assert!(!way.vms.has_memory(&VM.to_string()), "it knew the disk that was there before");
+    assert_eq!(way.vms.clones(&disk.id.to_string()), ["micro", "large"]);
     note!(vm.forget_memory(AIM).await, vm.suspend(&spec()).await);
     assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(3)), "it was ended since");
     note!(vm.discard(AIM).await);

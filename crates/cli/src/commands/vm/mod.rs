@@ -5,6 +5,7 @@ mod create;
 mod event;
 mod find;
 mod price;
+mod reinstall;
 mod screen;
 mod show;
 mod ssh;
@@ -67,6 +68,8 @@ pub enum VmCommand {
         /// The size; `berth catalog` lists them
         size: String,
     },
+    /// Make a VM's root disk anew from an image; all that is on it goes
+    Reinstall(reinstall::ReinstallArgs),
     /// Change name, labels, ports, restart policy, time to live, keys or user data
     Update(UpdateArgs),
     /// Show or set the firewall rules of a VM
@@ -218,6 +221,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
             let resized = project.resize_vm(&vm.id, &size).await.map_err(|error| retold(error, RESIZED))?;
             show::one(context, &resized)?;
         }
+        VmCommand::Reinstall(args) => reinstall::reinstall(context, &project, args).await?,
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Rules { vm, rules } => {
             let (vm, wanted) = (find(&project, &vm).await?, rules.wanted()?);

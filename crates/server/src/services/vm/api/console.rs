@@ -75,7 +75,8 @@ pub(super) async fn connect_vm_console(
     }
     let upgrade = upgrade.required()?;
     let console = vms.engine().console(vm.machine.id).await.map_err(engine)?;
-    Ok(carry(upgrade.protocols(["berth"]), console, watch.over(&scope, Action::ChangeResources)))
+    let over = async move { watch.over(&scope, Action::ChangeResources).await };
+    Ok(carry(upgrade.protocols(["berth"]), console, over))
 }
 
 fn engine(error: EngineError) -> Error {

@@ -62,7 +62,8 @@ pub(super) async fn connect_vm_screen(
     let machine = running(&vms, &scope, path.id("vm_id")?).await?;
     let upgrade = upgrade.required()?;
     let screen = vms.engine().screen(machine).await.map_err(engine)?;
-    Ok(carry(upgrade.protocols(PROTOCOLS), screen, watch.over(&scope, Action::ChangeResources)))
+    let over = async move { watch.over(&scope, Action::ChangeResources).await };
+    Ok(carry(upgrade.protocols(PROTOCOLS), screen, over))
 }
 
 /// The machine of a VM that runs.
