@@ -271,7 +271,7 @@ pub struct VmFilter {
 pub struct Operation {
     /// Id.
     pub id: String,
-    /// `create`, `start`, `stop`, `restart` or `delete`.
+    /// What was asked for, as the last word of its path: `create`, `start`, `reinstall`, `delete`.
     pub verb: String,
     /// `running`, `done` or `failed`.
     pub status: String,
@@ -330,6 +330,12 @@ impl ProjectClient {
         self.client.post(&format!("{}/resize", self.vm_path(id)), Some(&body)).await
     }
 
+    /// Makes the root disk of a VM anew, from an image; what was on it is gone.
+    pub async fn reinstall_vm(&self, id: &str, image_id: &str) -> Result<Vm> {
+        let body = serde_json::json!({ "image_id": image_id });
+        self.client.post(&format!("{}/reinstall", self.vm_path(id)), Some(&body)).await
+    }
+
     /// Deletes a VM; the work goes on after the answer.
     pub async fn delete_vm(&self, id: &str) -> Result<()> {
         self.client.delete(&self.vm_path(id)).await
@@ -355,6 +361,13 @@ impl ProjectClient {
     pub async fn vm_metrics(&self, id: &str, window: &str, resolution: &str) -> Result<serde_json::Value> {
         let query = query_text(&serde_json::json!({ "window": window, "resolution": resolution }))?;
         self.client.get(&format!("{}/metrics?{query}", self.vm_path(id))).await
+    }
+
+    /// A picture of a running VM's screen, as PNG.
+    pub async fn vm_screen(&self, id: &str) -> Result<Vec<u8>> {
+        let response = self.client.send(Method::GET, &format!("{}/screen", self.vm_path(id)), None).await?;
+        let bytes = response.bytes().await.map_err(|e| Error::Protocol(format!("the picture broke off: {e}")))?;
+        Ok(bytes.to_vec())
     }
 
     /// The last bytes of a VM's serial console.

@@ -142,6 +142,7 @@ impl Host {
             A::GuestReady(q) => say(&q, Ok(engine.guest_ready(q.id).await)),
             A::HasNetwork(q) => say(&q, Ok(engine.has_network(q.id).await)),
             A::Start(q) => say(&q, engine.start(&q.spec).await),
+            A::RemakeDisk(q) => say(&q, engine.remake_disk(q.aim, &q.disk).await),
             A::Suspend(q) => say(&q, engine.suspend(&q.spec).await),
             A::ForgetMemory(q) => say(&q, engine.forget_memory(q.aim).await),
             A::Resume(q) => say(&q, engine.resume(q.aim).await),

@@ -43,6 +43,11 @@ async fn make<F: Future<Output = Result<()>>>(dst: &Path, fill: impl FnOnce(Path
     if tokio::fs::try_exists(dst).await.map_err(at("cannot look at", dst))? {
         return Ok(());
     }
+    replace(dst, fill).await
+}
+
+/// The same, whether `dst` is there or not.
+async fn replace<F: Future<Output = Result<()>>>(dst: &Path, fill: impl FnOnce(PathBuf) -> F) -> Result<()> {
     let tmp = temporary(dst);
     remove_one(&tmp).await?;
     if let Err(error) = fill(tmp.clone()).await {
@@ -55,13 +60,24 @@ async fn make<F: Future<Output = Result<()>>>(dst: &Path, fill: impl FnOnce(Path
 
 /// Clones an image: an overlay that holds only what is written to it. Independent of the size.
 pub async fn clone_image(base: &Path, dst: &Path, size_bytes: u64) -> Result<()> {
-    let base = base.canonicalize().map_err(at("cannot find the image", base))?;
-    make(dst, async |tmp| {
-        let mut command = Command::new(tool("qemu-img")?);
-        command.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(&tmp);
-        run(command.arg(size_bytes.to_string())).await
+    make(dst, async |tmp| overlay(base, &tmp, size_bytes).await).await
+}
+
+/// Clones an image in place of a disk, which is whole until the clone is on the host's disk, and gone then.
+pub async fn clone_image_anew(base: &Path, dst: &Path, size_bytes: u64) -> Result<()> {
+    replace(dst, async |tmp| {
+        overlay(base, &tmp, size_bytes).await?;
+        let file = tokio::fs::File::open(&tmp).await.map_err(at("cannot open", &tmp))?;
+        file.sync_all().await.map_err(at("cannot write", &tmp))
     })
     .await
+}
+
+async fn overlay(base: &Path, dst: &Path, size_bytes: u64) -> Result<()> {
+    let base = base.canonicalize().map_err(at("cannot find the image", base))?;
+    let mut command = Command::new(tool("qemu-img")?);
+    command.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(dst);
+    run(command.arg(size_bytes.to_string())).await
 }
 
 /// Makes an empty disk that takes space only where it is written.
@@ -243,6 +259,11 @@ mod tests {
         let info = info(&dst, "qcow2").await.unwrap();
         assert_eq!((info.virtual_size, info.backing), (20 * GIB, Some(base.canonicalize().unwrap())));
         assert!(info.actual_size < 1 << 20);
+        assert!(!temporary(&dst).exists());
+        std::fs::write(&dst, "what was there before").unwrap();
+        std::fs::write(temporary(&dst), "left by a crash").unwrap();
+        clone_image_anew(&base, &dst, 21 * GIB).await.unwrap();
+        assert_eq!(super::info(&dst, "qcow2").await.unwrap().virtual_size, 21 * GIB);
         assert!(!temporary(&dst).exists());
         remove(&dst).await.unwrap();
         remove(&dst).await.unwrap();

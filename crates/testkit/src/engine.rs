@@ -12,8 +12,8 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DataDisk, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started,
-    Usage,
+    Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec,
+    Open, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -23,6 +23,9 @@ use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
 
+/// What a picture of a screen is made of, and how many bytes it has: more than what is under way at a time.
+const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
+const PICTURE_BYTES: usize = 300_000;
 /// How long a guest takes that does not let go of a disk.
 const HOLDS_ON: Duration = Duration::from_millis(100);
 
@@ -45,6 +48,8 @@ struct World {
     holds_on: bool,
     /// Disks with their sizes in GiB.
     disks: HashMap<DiskId, i64>,
+    /// What each root disk was cloned from, in order.
+    clones: HashMap<DiskId, Vec<String>>,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -73,6 +78,7 @@ impl Default for SimulatedEngine {
             memories: HashSet::new(),
             holds_on: false,
             disks: HashMap::new(),
+            clones: HashMap::new(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -239,6 +245,11 @@ impl SimulatedEngine {
         self.world().disks.get(&disk.parse().ok()?).copied()
     }
 
+    /// The images that a root disk was cloned from, one after another.
+    pub fn clones(&self, disk: &str) -> Vec<String> {
+        self.world().clones.get(&disk.parse().expect("an id")).cloned().unwrap_or_default()
+    }
+
     /// What a machine was started with.
     pub fn spec(&self, vm: &str) -> Option<MachineSpec> {
         self.world().machines.get(&vm.parse().ok()?).map(|(_, spec)| spec.clone())
@@ -299,6 +310,12 @@ impl SimulatedEngine {
 }
 
 impl World {
+    fn cloned(&mut self, disk: &DiskSpec) {
+        if let DiskSource::Image(image) = &disk.source {
+            self.clones.entry(disk.id).or_default().push(image.clone());
+        }
+    }
+
     fn started(&self, spec: &MachineSpec) -> Started {
         let taken = spec.ports.iter().filter(|port| self.taken.contains(&port.at.port()));
         Started { taken_ports: taken.map(|port| port.to).collect(), ..Started::default() }
@@ -351,7 +368,10 @@ impl Engine for SimulatedEngine {
         if self.world().stuck_gb == Some(disk.size_gb) {
             std::future::pending::<()>().await;
         }
-        self.world().disks.insert(disk.id, disk.size_gb);
+        let mut world = self.world();
+        if world.disks.insert(disk.id, disk.size_gb).is_none() {
+            world.cloned(disk);
+        }
         Ok(())
     }
 
@@ -529,6 +549,19 @@ impl Engine for SimulatedEngine {
         Ok(true)
     }
 
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {
+        self.call("remake_disk").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        if world.machines.get(&aim.id).is_some_and(|(machine, _)| *machine != Machine::Absent) {
+            return Err(EngineError::Transient("the machine that has the disk has not ended yet".into()));
+        }
+        world.memories.remove(&aim.id);
+        world.disks.insert(disk.id, disk.size_gb);
+        world.cloned(disk);
+        Ok(())
+    }
+
     async fn console_log(&self, _: MachineId, bytes: usize) -> Result<Vec<u8>> {
         Ok(b"login: ".iter().copied().take(bytes).collect())
     }
@@ -539,6 +572,16 @@ impl Engine for SimulatedEngine {
         let (mut read, mut write) = tokio::io::split(theirs);
         tokio::spawn(async move { tokio::io::copy(&mut read, &mut write).await });
         Ok(Box::new(ours))
+    }
+
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        self.call("screen").await?;
+        self.console(id).await
+    }
+
+    async fn picture(&self, _: MachineId) -> Result<Vec<u8>> {
+        self.call("picture").await?;
+        Ok(PICTURE.iter().copied().cycle().take(PICTURE_BYTES).collect())
     }
 
     async fn usage(&self, _: MachineId) -> Option<Usage> {

@@ -305,3 +305,35 @@ async fn a_vm_shows_where_its_ports_are_and_only_a_running_one_a_guest() {
     let shown = out(&berth(&here, &["vm", "show", "web"]).await);
     assert!(!shown.contains("guest ready"), "{shown}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_is_reinstalled_once_that_was_meant() {
+    let here = Here::start().await;
+    let id = here.platform.admin.running_vm("web").await;
+    let disk = here.platform.admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].clone();
+    let clones = || here.platform.engine.clones(disk.as_str().expect("an id"));
+    let refused = berth(&here, &["vm", "reinstall", "web"]).await;
+    assert!(refused.status.code() == Some(2) && err(&refused).contains("berth vm reinstall web --yes"), "{refused:?}");
+    assert_eq!(clones(), ["micro"]);
+    let large = berth(&here, &["vm", "reinstall", "web", "--image", "large", "--yes"]).await;
+    assert!(!large.status.success() && err(&large).contains("--image needs a root disk of 25 GiB"), "{large:?}");
+    let done = berth(&here, &["vm", "reinstall", "web", "--yes", "--wait", "--json"]).await;
+    let shown: Value = serde_json::from_str(&out(&done)).unwrap_or_else(|_| panic!("{done:?}"));
+    assert_eq!((&shown["status"], &shown["root_disk"]["id"]), (&json!("running"), &disk));
+    assert_eq!(clones(), ["micro", "micro"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_screen_is_saved_or_opened_to_a_viewer() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    let saved = berth(&here, &["vm", "screen", "web", "-"]).await;
+    assert!(saved.status.success() && saved.stdout.starts_with(b"\x89PNG"), "{:?}", saved.status);
+    let file = here.platform.config.data_dir.join("shot.png");
+    let saved = berth(&here, &["vm", "screen", "web", file.to_str().expect("a path")]).await;
+    assert!(out(&saved).contains("shot.png"), "{saved:?}");
+    assert!(std::fs::read(&file).expect("a file").starts_with(b"\x89PNG"));
+    here.platform.engine.refuse("screen", EngineError::Permanent("it has no screen; restart it first".into()));
+    let none = berth(&here, &["vm", "screen", "web", "--vnc"]).await;
+    assert!(!none.status.success() && err(&none).contains("restart it first"), "{none:?}");
+}

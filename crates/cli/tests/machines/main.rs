@@ -20,6 +20,7 @@ mod network;
 mod networks;
 mod project_network;
 mod schema;
+mod screen;
 mod session;
 mod shared;
 mod shell;

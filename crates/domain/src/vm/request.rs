@@ -328,6 +328,23 @@ impl TryFrom<&Value> for ResizeVm {
     }
 }
 
+/// A request to make the root disk of a VM anew (extension).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReinstallVm {
+    /// The image that it is cloned from then.
+    pub image_id: String,
+}
+
+impl TryFrom<&Value> for ReinstallVm {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let image_id = f.required("image_id", reference);
+        f.finish(image_id.map(|image_id| Self { image_id }))
+    }
+}
+
 /// A change of a VM (extension); absent fields stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpdateVm {

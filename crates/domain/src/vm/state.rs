@@ -16,6 +16,8 @@ pub enum Verb {
     Suspend,
     /// Bring it from there to `running`.
     Resume,
+    /// Make its root disk anew, and bring it to `running` with that.
+    Reinstall,
 }
 
 impl Verb {
@@ -27,6 +29,7 @@ impl Verb {
             Self::Restart => "restart",
             Self::Suspend => "suspend",
             Self::Resume => "resume",
+            Self::Reinstall => "reinstall",
         }
     }
 }
@@ -42,7 +45,8 @@ pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
         (Verb::Start, Stopped | Failed | Suspended) | (Verb::Resume, Suspended) => Some(Starting),
         (Verb::Stop, Running | Starting | Restarting | Failed | Suspended) => Some(Stopping),
         (Verb::Suspend, Running) => Some(Suspending),
-        (Verb::Restart, Running) => Some(Restarting),
+        (Verb::Restart | Verb::Reinstall, Running) => Some(Restarting),
+        (Verb::Reinstall, Stopped | Failed | Suspended) => Some(Starting),
         _ => return Err(refused(verb, status)),
     };
     Ok(next)
@@ -111,8 +115,13 @@ mod tests {
                 Suspended => Some(Some(Starting)),
                 _ => None,
             },
+            Verb::Reinstall => match status {
+                Running => Some(Some(Restarting)),
+                Stopped | Failed | Suspended => Some(Some(Starting)),
+                _ => None,
+            },
         };
-        for verb in [Verb::Start, Verb::Stop, Verb::Restart, Verb::Suspend, Verb::Resume] {
+        for verb in [Verb::Start, Verb::Stop, Verb::Restart, Verb::Suspend, Verb::Resume, Verb::Reinstall] {
             for &status in Status::ALL {
                 let got = on_verb(verb, status);
                 match (&got, table(verb, status)) {

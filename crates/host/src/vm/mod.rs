@@ -24,7 +24,7 @@ pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, S
 
 use crate::Result;
 
-/// A stream of bytes to a serial console.
+/// A stream of bytes to a serial console or a screen.
 pub trait Console: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Console for T {}
 
@@ -104,11 +104,21 @@ pub trait Engine: Send + Sync + 'static {
     /// it yet. Fine where there is no such disk, and where it does not run.
     async fn detach_disk(&self, aim: Aim, disk: DiskId) -> Result<bool>;
 
+    /// Makes the root disk of a machine that has ended anew, whole or not at all. What was on it is gone then, and so is a
+    /// memory of that machine.
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()>;
+
     /// The last bytes a machine wrote to its console.
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>>;
 
     /// A connection to the serial console of a running machine.
     async fn console(&self, id: MachineId) -> Result<Box<dyn Console>>;
+
+    /// A connection to the screen of a running machine: VNC's bytes.
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>>;
+
+    /// A picture of the screen of a running machine, as PNG.
+    async fn picture(&self, id: MachineId) -> Result<Vec<u8>>;
 
     /// What a running machine uses.
     async fn usage(&self, id: MachineId) -> Option<Usage>;

@@ -437,12 +437,24 @@ impl Engine for QemuEngine {
         self.act(aim, Act::Change, self.unplug(aim.id, disk)).await
     }
 
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {
+        self.act(aim, Act::Change, self.remake(aim.id, disk)).await
+    }
+
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
         machine::console_tail(&self.machine(id), bytes).map_err(qemu_failed)
     }
 
     async fn console(&self, id: MachineId) -> Result<Box<dyn Console>> {
         Ok(Box::new(machine::console_connect(&self.machine(id)).await.map_err(qemu_failed)?))
+    }
+
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        Ok(Box::new(machine::screen::connect(&self.machine(id)).await.map_err(qemu_failed)?))
+    }
+
+    async fn picture(&self, id: MachineId) -> Result<Vec<u8>> {
+        machine::screen::picture(&self.machine(id)).await.map_err(qemu_failed)
     }
 
     async fn usage(&self, id: MachineId) -> Option<Usage> {

@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What both sides speak. It changes with everything that a host may be asked; hosts of another one answer nothing.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;
 /// Most bytes of an answer: a MiB of a console, each byte of which is a number, fits three times.
 pub const ANSWER: u32 = 16 << 20;
+/// Most bytes that follow an answer: a picture of a screen.
+pub const FOLLOWING: u32 = 32 << 20;
 /// While a host works, it says so this often.
 pub const BEAT: Duration = Duration::from_secs(5);
 /// Who says nothing for this long is given up.

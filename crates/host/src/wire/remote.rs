@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::cache::HostCache;
 use super::frame;
-use super::message::{ANSWER, Asked, QUESTION, SILENCE, Told, VERSION};
+use super::message::{ANSWER, Asked, FOLLOWING, QUESTION, SILENCE, Told, VERSION};
 use crate::vm::Console;
 use crate::{EngineError, Result};
 
@@ -127,6 +127,25 @@ impl Remote {
         }
         let _ = timeout(self.patience, stream.flush()).await;
         self.hear(&mut stream, &mut |_| ()).await.map(drop)
+    }
+
+    /// Receives so many bytes, if that is no more than what may follow an answer.
+    pub(super) async fn receive(&self, stream: &mut (impl AsyncRead + Unpin), length: u32) -> Result<Vec<u8>> {
+        if length > FOLLOWING {
+            return Err(EngineError::Transient(format!("the host sends {length} bytes, more than are taken")));
+        }
+        let mut bytes = Vec::new();
+        let mut rest = stream.take(length.into());
+        loop {
+            let read = timeout(self.patience, rest.read_buf(&mut bytes)).await.map_err(|_| self.silent())?;
+            if read.map_err(|error| unreachable(&error))? == 0 {
+                break;
+            }
+        }
+        if bytes.len() < length as usize {
+            return Err(unreachable(&io::ErrorKind::UnexpectedEof.into()));
+        }
+        Ok(bytes)
     }
 
     fn silent(&self) -> EngineError {

@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Event, Reached, Receive, Stage};
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Event, Picture, Reached, Receive, Screen, Stage};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -34,6 +34,8 @@ pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> 
     match ask {
         Ask::Watch(_) => watch(host, stream).await,
         Ask::Console(q) => console(host, q, stream).await,
+        Ask::Screen(q) => screen(host, q, stream).await,
+        Ask::Picture(q) => picture(host, q, stream).await,
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
         Ask::Stage(q) => {
@@ -83,6 +85,33 @@ async fn console(host: &Host, q: Console, mut stream: impl Stream) -> io::Result
             tokio::io::copy_bidirectional(&mut stream, &mut console).await.map(drop)
         }
     }
+}
+
+/// Carries the bytes of a screen.
+async fn screen(host: &Host, q: Screen, mut stream: impl Stream) -> io::Result<()> {
+    let Some(reached) = attend(&mut stream, host.vm.screen(q.id)).await? else { return Ok(()) };
+    match reached {
+        Err(error) => end(&mut stream, Told::Failed(error)).await,
+        Ok(mut screen) => {
+            tell(&mut stream, &say(&q, Ok(())).into()).await?;
+            tokio::io::copy_bidirectional(&mut stream, &mut screen).await.map(drop)
+        }
+    }
+}
+
+/// Sends a picture of a screen.
+async fn picture(host: &Host, q: Picture, mut stream: impl Stream) -> io::Result<()> {
+    let Some(made) = attend(&mut stream, host.vm.picture(q.id)).await? else { return Ok(()) };
+    let bytes = match made {
+        Err(error) => return end(&mut stream, Told::Failed(error)).await,
+        Ok(bytes) => bytes,
+    };
+    let length = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    tell(&mut stream, &say(&q, Ok(length)).into()).await?;
+    for piece in bytes.chunks(CHUNK) {
+        timeout(SILENCE, stream.write_all(piece)).await??;
+    }
+    timeout(SILENCE, stream.flush()).await?
 }
 
 /// Passes on what a sandbox's agent is asked, by HTTP/2, as long as both sides are there.

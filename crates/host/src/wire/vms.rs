@@ -9,7 +9,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
 
-use super::remote::Remote;
+use super::remote::{Remote, read};
 use crate::vm::{
     Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
@@ -110,6 +110,10 @@ impl Engine for Remote {
         self.ask(vm::DetachDisk { aim, disk }).await
     }
 
+    async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {
+        self.ask(vm::RemakeDisk { aim, disk: disk.clone() }).await
+    }
+
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {
         self.ask(vm::ConsoleLog { id, bytes }).await
     }
@@ -118,6 +122,18 @@ impl Engine for Remote {
         let mut stream = self.begin(Ask::Stream(stream::Console { id }.into())).await?;
         self.hear(&mut stream, &mut |_| ()).await?;
         Ok(stream)
+    }
+
+    async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
+        let mut stream = self.begin(Ask::Stream(stream::Screen { id }.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(stream)
+    }
+
+    async fn picture(&self, id: MachineId) -> Result<Vec<u8>> {
+        let mut stream = self.begin(Ask::Stream(stream::Picture { id }.into())).await?;
+        let said = self.hear(&mut stream, &mut |_| ()).await?;
+        self.receive(&mut stream, read::<stream::Picture>(said)?).await
     }
 
     async fn usage(&self, id: MachineId) -> Option<Usage> {

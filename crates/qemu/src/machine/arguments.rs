@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::devices;
 use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Spec};
+use super::{card, devices};
 use crate::host::Release;
 
 /// Where distributions keep the UEFI firmware.
@@ -77,6 +77,9 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     args.flags("-device virtio-rng-pci");
     data_disks(&mut args, spec);
     for (flag, option) in devices::options(spec) {
+        args.pair(flag, option);
+    }
+    for (flag, option) in card::options(spec) {
         args.pair(flag, option);
     }
     if spec.memory.is_some() {
@@ -210,7 +213,7 @@ impl From<&PathBuf> for Text {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::{Assigned, HostDevice, Jail};
+    use super::super::spec::{Assigned, Fits, HostDevice, Jail};
     use super::*;
     use crate::seed::Mac;
     use uuid::Uuid;
@@ -257,7 +260,7 @@ mod tests {
             -device vfio-pci,host=0000:01:00.0,bus=gpu1,addr=0.0,multifunction=on \
             -device vfio-pci,host=0000:01:00.1,bus=gpu1,addr=0.1 \
             -device pcie-root-port,id=gpu2,bus=pcie.0,chassis=102,slot=102 \
-            -device vfio-pci,host=0000:02:00.0,bus=gpu2,addr=0.0 -sandbox";
+            -device vfio-pci,host=0000:02:00.0,bus=gpu2,addr=0.0 -device VGA";
         assert!(text.contains(ports), "{text}");
         assert!(text.contains("-cpu host -smp") && !text.contains("-fw_cfg") && !text.contains("x-no-mmap"), "{text}");
         let needy = Assigned { hides_hypervisor: true, window_mb: Some(262_144), ..with.assigned.clone() };
@@ -269,6 +272,20 @@ mod tests {
         assert_eq!(devices::locked_bytes(&with), Some((512 + 1024) << 20));
         assert_eq!(devices::locked_bytes(&spec()), None);
         assert!(!line(&spec()).contains("vfio"));
+    }
+
+    #[test]
+    fn a_screen_stands_behind_everything_and_a_memory_without_one_has_none() {
+        let screen =
+            "-device VGA,id=screen,bus=pcie.0,addr=0x1e,vgamem_mb=8 -vnc unix:screen.sock,share=ignore,connections=8";
+        let text = line(&spec());
+        assert!(text.contains(&format!("{screen} -sandbox")), "{text}");
+        let older: Fits =
+            serde_json::from_str(r#"{"processor": "tcg", "qemu": [7, 2], "places": {}, "disks": {}}"#).unwrap();
+        let text = line(&Spec { memory: Some(older.clone()), ..spec() });
+        assert!(!text.contains("VGA") && !text.contains("-vnc"), "{text}");
+        let text = line(&Spec { memory: Some(Fits { has_screen: true, ..older }), ..spec() });
+        assert!(text.contains(screen), "{text}");
     }
 
     #[test]

@@ -6,6 +6,8 @@ pub(crate) const COMMANDS: &str = "qmp.sock";
 pub(crate) const EVENTS: &str = "events.sock";
 /// Socket of the serial console.
 pub(crate) const CONSOLE: &str = "console.sock";
+/// Socket of the screen: VNC (RFC 6143).
+pub(crate) const SCREEN: &str = "screen.sock";
 /// Socket of the network card.
 pub(crate) const NETWORK: &str = "net.sock";
 /// What the console wrote.

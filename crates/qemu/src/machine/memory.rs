@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use berth_process::folder;
 use serde_json::{Value, json};
 
+use super::card::CARD;
 use super::files::{self, COMMANDS};
 use super::plug;
 use super::spec::Fits;
@@ -56,8 +57,9 @@ pub async fn save(dir: &Path, processor: &str, disks: &[&Path]) -> Result<()> {
     match save_with(&mut qmp, dir).await {
         Ok(()) => {
             let (qemu, places) = (release(&mut qmp).await?, plug::places(&mut qmp).await?);
+            let has_screen = plug::has(&mut qmp, CARD).await?;
             let (disks, processor) = (states(disks)?, made(&mut qmp, processor).await?);
-            keep(dir, &Fits { processor, qemu, places, disks }).await
+            keep(dir, &Fits { processor, qemu, places, has_screen, disks }).await
         }
         Err(error) => {
             go_on(&mut qmp, dir).await?;
@@ -106,7 +108,7 @@ async fn take_back(qmp: &mut Qmp) {
     let _ = qmp.execute("remove-fd", json!({"fdset-id": SET})).await;
 }
 
-async fn release(qmp: &mut Qmp) -> Result<Release> {
+pub(super) async fn release(qmp: &mut Qmp) -> Result<Release> {
     let version = qmp.execute("query-version", json!({})).await?;
     let number = |name| version.pointer(name).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
     number("/qemu/major").zip(number("/qemu/minor")).ok_or_else(|| Error::Qemu("it does not say its version".into()))

@@ -14,6 +14,7 @@
 
 mod adopt;
 pub(crate) mod arguments;
+mod card;
 mod console;
 mod devices;
 mod drive;
@@ -23,6 +24,7 @@ mod lock;
 pub mod memory;
 mod plug;
 pub(crate) mod process;
+pub mod screen;
 mod spec;
 pub mod user_network;
 
@@ -38,7 +40,7 @@ pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
 pub use drive::{grow, grow_file};
 pub(crate) use files::{COMMANDS, NETWORK};
-use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG};
+use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG, SCREEN};
 use jail::Needs;
 pub(crate) use lock::Lock;
 pub use plug::{attach, detach};
@@ -136,7 +138,7 @@ pub(crate) async fn locked(dir: &Path) -> Result<Lock> {
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
 pub(crate) fn clear(dir: &Path) -> Result<()> {
-    for name in [COMMANDS, EVENTS, CONSOLE, NETWORK, PID, READY_LOG, QEMU_LOG] {
+    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, NETWORK, PID, READY_LOG, QEMU_LOG] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

@@ -115,6 +115,11 @@ pub(super) async fn places(qmp: &mut Qmp) -> Result<BTreeMap<String, usize>> {
     Ok(places)
 }
 
+/// Whether a running machine has a device of this name.
+pub(super) async fn has(qmp: &mut Qmp, name: &str) -> Result<bool> {
+    Ok(children(qmp, DEVICES).await?.iter().any(|device| device == name))
+}
+
 /// A place that has no disk.
 async fn free_place(qmp: &mut Qmp) -> Result<Option<String>> {
     for place in children(qmp, DEVICES).await?.into_iter().filter(|name| name.starts_with(PLACE)) {

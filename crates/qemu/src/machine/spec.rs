@@ -54,6 +54,9 @@ pub struct Fits {
     pub qemu: (u32, u32),
     /// The place of each of its data disks, by what the guest knows the disk by: one that came while it ran has any.
     pub places: BTreeMap<String, usize>,
+    /// Whether it has a screen. An earlier version's had none.
+    #[serde(default)]
+    pub has_screen: bool,
     /// Each of its disks as it was then, by the name of its file: bytes, and nanoseconds from 1970 to its last change.
     pub disks: BTreeMap<String, (u64, i128)>,
 }

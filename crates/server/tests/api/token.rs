@@ -123,11 +123,12 @@ async fn events(caller: &Caller) -> reqwest::Response {
     stream
 }
 
-async fn console(caller: &Caller, vm: &str) -> impl Future {
+async fn console(caller: &Caller, vm: &str, is_screen: bool) -> impl Future {
     let tokens = Tokens { access_token: caller.token.clone(), refresh_token: String::new() };
     let names: Vec<_> = caller.project.split('/').collect();
     let client = Client::new(&caller.base).expect("a client").with_tokens(tokens).project(names[4], names[6]);
-    let mut console = client.console(vm).await.expect("a console");
+    let console = if is_screen { client.screen(vm).await } else { client.console(vm).await };
+    let mut console = console.expect("a console");
     async move { while console.read().await.is_ok_and(|bytes| bytes.is_some()) {} }
 }
 
@@ -137,9 +138,10 @@ async fn what_has_no_end_ends_with_the_credential() {
     let vm = platform.admin.running_vm("web").await;
     let made = platform.admin.post("/api_keys", json!({"name": "k", "scopes": ["vm"]})).await;
     let by_key = platform.admin.with_token(made.body["key"].as_str().expect("a key"));
-    let (stream, console) = (events(&by_key).await, console(&by_key, &vm).await);
+    let screen = console(&by_key, &vm, true).await;
+    let (stream, console) = (events(&by_key).await, console(&by_key, &vm, false).await);
     assert_eq!(platform.admin.delete(&format!("/api_keys/{}", made.id())).await.status, 204);
-    tokio::join!(ends("the stream", stream.text()), ends("the console", console));
+    tokio::join!(ends("the stream", stream.text()), ends("the console", console), ends("the screen", screen));
 }
 
 #[tokio::test(flavor = "multi_thread")]

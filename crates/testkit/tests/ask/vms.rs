@@ -103,7 +103,15 @@ async fn life(way: &Way) -> Vec<String> {
     assert_eq!(vm.observe(VM).await.expect("a look"), Machine::PoweredOff);
     note!(vm.resume(AIM).await, vm.observe(VM).await, vm.suspend(&spec()).await, vm.observe(VM).await);
     assert!(way.vms.has_memory(&VM.to_string()));
+    // A disk is made anew once its machine has ended, and before the next start alone.
+    let other = DiskSpec { source: DiskSource::Image("large".into()), ..disk.clone() };
+    let busy = vm.remake_disk(AIM, &other).await;
+    assert!(matches!(busy, Err(EngineError::Transient(_))), "{busy:?}");
+    assert_eq!(vm.remake_disk(Aim::of(VM, 2), &other).await, Err(EngineError::Outdated(3)));
     note!(vm.forget_memory(AIM).await, vm.suspend(&spec()).await, vm.power_off(AIM).await, vm.suspend(&spec()).await);
+    note!(vm.remake_disk(AIM, &other).await);
+    assert!(!way.vms.has_memory(&VM.to_string()), "it knew the disk that was there before");
+    assert_eq!(way.vms.clones(&disk.id.to_string()), ["micro", "large"]);
     note!(vm.forget_memory(AIM).await, vm.suspend(&spec()).await);
     assert_eq!(vm.start(&spec()).await.err(), Some(EngineError::Outdated(3)), "it was ended since");
     note!(vm.discard(AIM).await);
@@ -161,6 +169,26 @@ async fn console(way: &Way) -> Vec<String> {
     Vec::new()
 }
 
+/// What is answered about a screen.
+async fn screen(way: &Way) -> Vec<String> {
+    let picture = way.vm.picture(VM).await.expect("a picture");
+    assert!(picture.starts_with(b"\x89PNG") && picture.len() == 300_000, "all of it comes");
+    let mut screen = way.vm.screen(VM).await.expect("a screen");
+    screen.write_all(b"RFB 003.008\n").await.expect("bytes are taken");
+    let mut heard = [0; 12];
+    screen.read_exact(&mut heard).await.expect("bytes come");
+    let none = EngineError::Permanent("there is none; restart it first".into());
+    let mut said = vec![format!("{heard:?}")];
+    for verb in ["screen", "picture"] {
+        way.vms.refuse(verb, none.clone());
+    }
+    said.push(format!("{:?} {:?}", way.vm.screen(VM).await.err(), way.vm.picture(VM).await));
+    for verb in ["screen", "picture"] {
+        way.vms.allow(verb);
+    }
+    said
+}
+
 #[tokio::test]
 async fn vms_are_run_the_same_in_process_and_by_bytes() {
     let asked = Asked::default();
@@ -169,8 +197,18 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(images(&near).await, images(&far).await);
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
+    assert_eq!(screen(&near).await, screen(&far).await);
     let verbs = verbs(&asked);
-    let own = ["stream.console", "stream.stage", "host.describe", "host.vm_capacity", "host.gpus", "host.ports_free"];
+    let own = [
+        "stream.console",
+        "stream.screen",
+        "stream.picture",
+        "stream.stage",
+        "host.describe",
+        "host.vm_capacity",
+        "host.gpus",
+        "host.ports_free",
+    ];
     let own = own.into_iter().chain(["host.scan_vms"]);
     let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();

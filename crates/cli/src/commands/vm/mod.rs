@@ -5,6 +5,8 @@ mod create;
 mod event;
 mod find;
 mod price;
+mod reinstall;
+mod screen;
 mod show;
 mod ssh;
 mod ssh_config;
@@ -66,6 +68,8 @@ pub enum VmCommand {
         /// The size; `berth catalog` lists them
         size: String,
     },
+    /// Make a VM's root disk anew from an image; all that is on it goes
+    Reinstall(reinstall::ReinstallArgs),
     /// Change name, labels, ports, restart policy, time to live, keys or user data
     Update(UpdateArgs),
     /// Show or set the firewall rules of a VM
@@ -81,6 +85,8 @@ pub enum VmCommand {
     SshConfig(ssh_config::SshConfigArgs),
     /// Connect to a VM's serial console; Ctrl-] leaves
     Console(console::ConsoleArgs),
+    /// Save a picture of a VM's screen, or open the screen to a VNC viewer on this computer
+    Screen(screen::ScreenArgs),
     /// Wait until a VM has a status
     Wait {
         /// Name or id
@@ -215,6 +221,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
             let resized = project.resize_vm(&vm.id, &size).await.map_err(|error| retold(error, RESIZED))?;
             show::one(context, &resized)?;
         }
+        VmCommand::Reinstall(args) => reinstall::reinstall(context, &project, args).await?,
         VmCommand::Update(args) => update(context, &project, args).await?,
         VmCommand::Rules { vm, rules } => {
             let (vm, wanted) = (find(&project, &vm).await?, rules.wanted()?);
@@ -227,6 +234,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Ssh(args) => return ssh::ssh(&project, args).await,
         VmCommand::SshConfig(args) => ssh_config::ssh_config(context, &project, args).await?,
         VmCommand::Console(args) => console::console(&project, args).await?,
+        VmCommand::Screen(args) => screen::screen(context, &project, args).await?,
         VmCommand::Wait { vm, status, ready, timeout } => {
             // A deleted VM has only its id, and waiting for its deletion must still work.
             let id = if is_id(&vm) { vm } else { find(&project, &vm).await?.id };

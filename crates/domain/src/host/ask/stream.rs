@@ -17,6 +17,16 @@ questions! {
             /// Whose.
             id: MachineId,
         } -> (),
+        /// Reaches the screen of a running machine of a VM: VNC's bytes in both directions.
+        Screen "screen" {
+            /// Whose.
+            id: MachineId,
+        } -> (),
+        /// Shows the screen of a running machine of a VM: so many bytes of a PNG follow the answer.
+        Picture "picture" {
+            /// Whose.
+            id: MachineId,
+        } -> u32,
         /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is
         /// the server. While it lasts, the sandbox is in use.
         Agent "agent" {

@@ -2,6 +2,7 @@
 
 use super::question::questions;
 use crate::host::Aim;
+use crate::host::disk::DiskSpec;
 use crate::host::vm::{MachineSpec, Open, Started};
 use crate::ids::{DiskId, MachineId};
 use crate::vm::plan::Machine;
@@ -81,6 +82,14 @@ questions! {
             /// Which disk.
             disk: DiskId,
         } -> bool,
+        /// Makes the root disk of a machine that has ended anew, and removes the memory of that; whole or not at all. Fine
+        /// where there is no such disk.
+        RemakeDisk "remake_disk" {
+            /// Which machine, and what that was decided for: its next start takes the new disk.
+            aim: Aim,
+            /// The disk as it is to be.
+            disk: DiskSpec,
+        } -> (),
         /// The last bytes a machine wrote to its console.
         ConsoleLog "console_log" {
             /// Which.

@@ -69,13 +69,24 @@ impl QemuEngine {
         Ok(self.settings.host.data.join("bases").join(name.trim()))
     }
 
-    /// Clones a root disk from an image as it is now.
+    /// Clones a root disk from an image as it is now. One that is there already stays as it is.
     pub(super) async fn clone_root(&self, spec: &DiskSpec, image: &str) -> Result<()> {
+        let (base, size) = self.about_to_clone(spec, image).await?;
+        disk::clone_image(&base, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+    }
+
+    /// The same, and one that is there already goes.
+    pub(super) async fn clone_root_anew(&self, spec: &DiskSpec, image: &str) -> Result<()> {
+        let (base, size) = self.about_to_clone(spec, image).await?;
+        disk::clone_image_anew(&base, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+    }
+
+    /// What a root disk is about to be cloned from, which is noted, and its size in bytes.
+    async fn about_to_clone(&self, spec: &DiskSpec, image: &str) -> Result<(PathBuf, u64)> {
         let base = self.base(image).await?;
         let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
         std::fs::write(self.base_note(spec.id), name).map_err(transient)?;
-        let size = gib(spec.size_gb).max(manifest.virtual_size_bytes);
-        disk::clone_image(&base.join(&manifest.disk), &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+        Ok((base.join(&manifest.disk), gib(spec.size_gb).max(manifest.virtual_size_bytes)))
     }
 }

@@ -8,8 +8,9 @@ use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive};
 
 use super::{QemuEngine, gib};
-use crate::Result;
 use crate::error::{qemu_failed, transient};
+use crate::vm::{DiskSource, DiskSpec};
+use crate::{EngineError, Result};
 
 /// How long a machine may take to take a disk or to give it back; one that listens takes some 100 ms, and is waited for 2 s.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -52,6 +53,19 @@ impl QemuEngine {
             self.data_drive(id)
         };
         machine::grow_file(&drive, gib(size_gb)).await.map_err(qemu_failed)
+    }
+
+    /// Makes the root disk of a machine that has ended anew, with nothing of what was on it, not in a memory either.
+    pub(super) async fn remake(&self, machine: MachineId, spec: &DiskSpec) -> Result<()> {
+        if machine::find(&self.machine(machine), machine.0).is_some() {
+            return Err(transient("the machine that has the disk has not ended yet"));
+        }
+        let DiskSource::Image(image) = &spec.source else {
+            return Err(EngineError::Permanent("only a root disk is made anew".into()));
+        };
+        self.remove_memory(machine)?;
+        std::fs::create_dir_all(self.disks()).map_err(transient)?;
+        self.clone_root_anew(spec, image).await
     }
 
     /// Hands a data disk to a machine, where that runs.

@@ -1,7 +1,6 @@
 //! The serial console: its log, and a WebSocket onto it.
 
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{FromRequestParts, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::identity::Action;
@@ -9,16 +8,14 @@ use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
 use berth_domain::{Code, Error};
 use berth_host::EngineError;
-use berth_host::vm::Console;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use super::relay::{MaybeUpgrade, carry};
 use super::vm::not_found;
 use crate::http::auth::{Editor, Reader, Watch};
-use crate::http::envelope::{ApiError, ErrorBody};
+use crate::http::envelope::ErrorBody;
 use crate::http::list::Params;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::http::websocket;
 use crate::services::vm::{Vms, store};
 
 /// Most bytes of a log that are shown at once.
@@ -76,23 +73,10 @@ pub(super) async fn connect_vm_console(
         )
         .into());
     }
-    let upgrade =
-        upgrade.0.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
+    let upgrade = upgrade.required()?;
     let console = vms.engine().console(vm.machine.id).await.map_err(engine)?;
-    Ok(upgrade.protocols(["berth"]).on_upgrade(async move |socket| {
-        relay(socket, console, watch.over(&scope, Action::ChangeResources)).await;
-    }))
-}
-
-/// The upgrade, if the request asks for one: so that authentication is decided first.
-pub(super) struct MaybeUpgrade(Option<WebSocketUpgrade>);
-
-impl<S: Send + Sync> FromRequestParts<S> for MaybeUpgrade {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut axum::http::request::Parts, state: &S) -> Result<Self, ApiError> {
-        Ok(Self(WebSocketUpgrade::from_request_parts(parts, state).await.ok()))
-    }
+    let over = async move { watch.over(&scope, Action::ChangeResources).await };
+    Ok(carry(upgrade.protocols(["berth"]), console, over))
 }
 
 fn engine(error: EngineError) -> Error {
@@ -100,35 +84,4 @@ fn engine(error: EngineError) -> Error {
         EngineError::Transient(cause) => Error::unavailable(cause),
         error => Error::new(Code::InvalidStatus, error.to_string()),
     }
-}
-
-/// Carries bytes both ways until one side ends, or the caller may not any more.
-async fn relay(mut socket: WebSocket, mut console: Box<dyn Console>, over: impl Future<Output = ()>) {
-    let mut buffer = vec![0; 4096];
-    let mut over = std::pin::pin!(over);
-    loop {
-        tokio::select! {
-            () = &mut over => break,
-            read = console.read(&mut buffer) => match read {
-                Ok(0) | Err(_) => break,
-                Ok(n) => {
-                    if socket.send(Message::Binary(buffer[..n].to_vec().into())).await.is_err() {
-                        break;
-                    }
-                }
-            },
-            message = socket.recv() => {
-                let bytes = match message {
-                    Some(Ok(Message::Binary(bytes))) => bytes,
-                    Some(Ok(Message::Text(text))) => text.into(),
-                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
-                    Some(Ok(Message::Close(_)) | Err(_)) | None => break,
-                };
-                if console.write_all(&bytes).await.is_err() {
-                    break;
-                }
-            }
-        }
-    }
-    websocket::close(socket, None).await;
 }

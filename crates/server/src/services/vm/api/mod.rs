@@ -7,6 +7,8 @@ mod disk;
 mod firewall;
 mod image;
 mod metrics;
+mod relay;
+mod screen;
 mod vm;
 
 use utoipa_axum::router::OpenApiRouter;
@@ -26,12 +28,15 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(vm::resume_vm))
         .routes(routes!(vm::replace_vm_ssh_keys))
         .routes(routes!(vm::resize_vm))
+        .routes(routes!(vm::reinstall_vm))
         .routes(routes!(vm::wait_vm))
         .routes(routes!(vm::list_vm_operations))
         .routes(routes!(firewall::get_vm_rules, firewall::set_vm_rules))
         .routes(routes!(metrics::get_vm_metrics))
         .routes(routes!(console::get_vm_console))
         .routes(routes!(console::connect_vm_console))
+        .routes(routes!(screen::get_vm_screen))
+        .routes(routes!(screen::connect_vm_screen))
         .routes(routes!(disk::list_root_disk_volumes))
         .routes(routes!(disk::get_root_disk_volume, disk::delete_root_disk_volume))
         .routes(routes!(disk::resize_root_disk_volume))

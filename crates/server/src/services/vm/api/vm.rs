@@ -10,7 +10,7 @@ use berth_domain::Error;
 use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
-use berth_domain::vm::request::{CreateVm, ReplaceKeys, ResizeVm, UpdateVm};
+use berth_domain::vm::request::{CreateVm, ReinstallVm, ReplaceKeys, ResizeVm, UpdateVm};
 use berth_domain::vm::state::Verb;
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
-use crate::services::vm::wire::requests::{CreateVmBody, ReplaceKeysBody, ResizeVmBody, UpdateVmBody};
+use crate::services::vm::wire::requests::{CreateVmBody, ReinstallVmBody, ReplaceKeysBody, ResizeVmBody, UpdateVmBody};
 use crate::services::vm::wire::vm::{MadeView, OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
 
@@ -235,6 +235,29 @@ pub(super) async fn resize_vm(
     let id = path.id("vm_id")?;
     let request = ResizeVm::try_from(&body)?;
     Ok(Accepted(VmView::from(&ops::resize::resize(&vms, &scope, id, request).await?)))
+}
+
+/// Makes the root disk of a VM anew, from an image: whatever was on it is gone. Name, address, ports, keys, user data, networks
+/// and data disks stay, and so do the ids of VM and disk and the size of that. A VM that runs is powered off first, the memory
+/// of a suspended one is given up, and it runs afterwards, whatever it did before. Its guest is a new one: host keys differ,
+/// and user data runs.
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/reinstall",
+    operation_id = "reinstallVM", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    request_body = ReinstallVmBody,
+    responses((status = 202, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn reinstall_vm(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Accepted<VmView>> {
+    let id = path.id("vm_id")?;
+    let request = ReinstallVm::try_from(&body)?;
+    Ok(Accepted(VmView::from(&ops::reinstall::reinstall(&vms, &scope, id, request).await?)))
 }
 
 /// Waits until a VM has a status, or until the time is over; answers with the VM either way.

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod disk;
 pub mod firewall;
 pub mod image;
+pub mod reinstall;
 pub mod resize;
 mod size;
 pub mod vm;

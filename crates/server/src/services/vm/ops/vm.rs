@@ -168,7 +168,8 @@ fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
     Ok((config.vcpu, config.memory_mb))
 }
 
-async fn image(tx: &mut Tx, id: &str) -> Result<ImageRow> {
+/// An image that can be cloned.
+pub(super) async fn image(tx: &mut Tx, id: &str) -> Result<ImageRow> {
     store::image::find(tx, id).await?.filter(|image| image.status == ImageStatus::Ready).ok_or_else(|| {
         Error::new(Code::ImageNotFound, format!("There is no image '{id}'. GET /api/v1/images lists them."))
     })
@@ -335,6 +336,7 @@ pub(super) fn new_disk(
         login_user: None,
         plan_id: None,
         status: DiskStatus::Pending,
+        anew: false,
         message: None,
         vm: None,
         moving: None,
@@ -373,7 +375,7 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
         quota::afford(&mut tx, scope, now).await?;
     }
     vm.want = match verb {
-        Verb::Start | Verb::Restart | Verb::Resume => Want::Run,
+        Verb::Start | Verb::Restart | Verb::Resume | Verb::Reinstall => Want::Run,
         Verb::Stop => Want::Stop,
         Verb::Suspend => Want::Suspend,
     };
@@ -388,7 +390,7 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
 }
 
 /// A start is another attempt for disks that could not be made.
-async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> Result<()> {
+pub(super) async fn try_disks_again(tx: &mut Tx, disks: &mut [DiskRow], now: Timestamp) -> Result<()> {
     for disk in disks.iter_mut().filter(|d| d.status == DiskStatus::Failed) {
         let before = disk.clone();
         disk.status = DiskStatus::Pending;
@@ -584,6 +586,6 @@ pub async fn get(vms: &Vms, scope: &Scope, id: VmId, include_deleted: bool) -> R
 }
 
 /// As many GiB as so many bytes take.
-const fn whole_gib(bytes: i64) -> i64 {
+pub(super) const fn whole_gib(bytes: i64) -> i64 {
     (bytes + (1 << 30) - 1) >> 30
 }

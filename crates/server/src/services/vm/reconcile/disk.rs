@@ -53,7 +53,7 @@ impl Life for DiskLife {
     async fn take(&self, disk: &DiskRow, step: DiskStep) -> Result<(), StepError> {
         match step {
             DiskStep::Place => self.place(disk).await,
-            DiskStep::Make => make(&self.vms, disk).await,
+            DiskStep::Make => make(&self.vms, disk, None).await,
             DiskStep::Grow => grow(&self.vms, disk.id, None).await,
             DiskStep::Remove => self.remove(disk).await,
         }
@@ -134,10 +134,14 @@ pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<V
     Ok(placed)
 }
 
-/// Makes a disk that has its place, and records it. A failure that will not pass is recorded on the disk, not returned.
-pub(super) async fn make(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
-    let made =
-        vms.engine().make_disk(&DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.extent.wanted_gb }).await;
+/// Makes a disk that has its place, for a VM whose machine this is, and records it. One that is made anew goes with its
+/// machine's generation: nothing that comes late makes it once more. A failure that will not pass is recorded on the disk, not returned.
+pub(super) async fn make(vms: &Vms, disk: &DiskRow, of: Option<Aim>) -> Result<(), StepError> {
+    let spec = DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.extent.wanted_gb };
+    let made = match of.filter(|_| disk.anew) {
+        Some(aim) => vms.engine().remake_disk(aim, &spec).await,
+        None => vms.engine().make_disk(&spec).await,
+    };
     fault("disk", "make", "done").await?;
     match made {
         Err(error) if !error.is_final() => Err(error.into()),
@@ -254,6 +258,7 @@ fn rested(disk: &mut DiskRow, reason: Option<String>, now: Timestamp) {
 async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(), StepError> {
     record(vms, disk.id, |disk, _| {
         disk.status = if reason.is_none() { DiskStatus::Ready } else { DiskStatus::Failed };
+        disk.anew &= reason.is_some();
         disk.message = reason;
         disk.work_at = None;
     })

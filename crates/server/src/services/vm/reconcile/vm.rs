@@ -325,7 +325,7 @@ impl VmLife {
         if seen.vm.message != message {
             self.record(seen, |vm| vm.message = message).await?;
         }
-        super::disk::make(&self.vms, disk).await
+        super::disk::make(&self.vms, disk, Some(seen.vm.machine.aim())).await
     }
 
     async fn start(&self, seen: &Seen) -> Result<(), StepError> {

@@ -43,6 +43,8 @@ pub struct DiskRow {
     pub plan_id: Option<String>,
     /// Where it stands.
     pub status: DiskStatus,
+    /// Whether what is there of it goes once it is made: its VM is reinstalled.
+    pub anew: bool,
     /// The step, or the reason of a failure.
     pub message: Option<String>,
     /// The VM it is attached to or reserved by.
@@ -83,6 +85,7 @@ impl FromRow for DiskRow {
             login_user: row.opt_text("login_user")?,
             plan_id: row.opt_text("plan_id")?,
             status: row.word("status", DiskStatus::parse)?,
+            anew: row.flag("anew")?,
             message: row.opt_text("message")?,
             vm: row.opt_parsed("vm_id")?,
             moving: moving(row)?,
@@ -106,7 +109,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
         "image_id": disk.image_id.clone(), "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
-        "status": disk.status.as_str(), "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
+        "status": disk.status.as_str(), "anew": disk.anew, "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
         "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
         "created_with": disk.created_with, "work_at": disk.work_at, "created_at": disk.created_at,
         "updated_at": disk.updated_at, "deleted_at": disk.deleted_at,

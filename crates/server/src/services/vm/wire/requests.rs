@@ -209,3 +209,11 @@ pub struct ResizeVmBody {
     #[schema(min_length = 1, max_length = 255)]
     vm_config_id: String,
 }
+
+/// The image that a VM begins anew from.
+#[derive(ToSchema)]
+#[schema(as = ReinstallVMRequest)]
+pub struct ReinstallVmBody {
+    #[schema(min_length = 1, max_length = 255)]
+    image_id: String,
+}

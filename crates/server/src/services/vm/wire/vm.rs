@@ -151,7 +151,7 @@ pub struct ExposedPortView {
 pub struct OperationView {
     #[schema(value_type = uuid::Uuid)]
     id: String,
-    /// `create`, `start`, `stop`, `restart`, `resize`, `suspend`, `resume` or `delete`.
+    /// `create`, `start`, `stop`, `restart`, `resize`, `suspend`, `resume`, `reinstall` or `delete`.
     verb: String,
     /// Who asked.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]

@@ -283,5 +283,6 @@ pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
 fn goes_with(vm: &VmRow, disk: &DiskRow) -> bool {
     let unfinished = matches!(disk.status, DiskStatus::Pending | DiskStatus::Provisioning);
     let ordered = disk.kind == DiskKind::Root && vm.root_disk_created && vm.delete_root_disk;
-    ordered || (unfinished && disk.created_with == Some(vm.id))
+    // What was on one that is made anew was given up.
+    ordered || (unfinished && (disk.anew || disk.created_with == Some(vm.id)))
 }

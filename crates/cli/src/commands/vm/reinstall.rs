@@ -1,0 +1,48 @@
+//! `berth vm reinstall`: a root disk made anew.
+
+use anyhow::Result;
+use berth_client::ProjectClient;
+use clap::Args;
+
+use super::find::find;
+use super::{LONGEST, show};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
+use crate::{progress, prompt};
+
+#[derive(Args)]
+pub struct ReinstallArgs {
+    /// Name or id
+    vm: String,
+    /// The image; by default the one that it has. `berth image list` lists them
+    #[arg(long)]
+    image: Option<String>,
+    /// Do not ask for confirmation
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    waiting: WaitArgs,
+}
+
+/// The option for each field.
+const WORDS: Words = &[("image_id", "--image")];
+
+pub async fn reinstall(context: &Context, project: &ProjectClient, args: ReinstallArgs) -> Result<()> {
+    let vm = find(project, &args.vm).await?;
+    let image = args.image.as_ref().unwrap_or(&vm.image_id);
+    let name = &vm.name;
+    let question = format!(
+        "All that is on the root disk of {name} goes; data disks stay. Type {name} to reinstall it with {image}: "
+    );
+    if !args.yes && prompt::ask(&question)?.as_ref() != Some(name) {
+        let text = format!("Nothing was reinstalled. To do it without being asked: berth vm reinstall {name} --yes");
+        return Err(Failure::usage(text));
+    }
+    let mut vm = project.reinstall_vm(&vm.id, image).await.map_err(|error| retold(error, WORDS))?;
+    if args.waiting.wanted(false) {
+        vm = progress::wait(project, &vm.id, "running", args.waiting.longest(LONGEST), context.is_quiet()).await?;
+    }
+    show::one(context, &vm)
+}

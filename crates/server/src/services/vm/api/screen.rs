@@ -1,0 +1,90 @@
+//! The screen: a picture of it, and a WebSocket onto it.
+
+use axum::extract::State;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use berth_domain::identity::Action;
+use berth_domain::ids::{MachineId, VmId};
+use berth_domain::vm::Status;
+use berth_domain::{Code, Error, Result};
+use berth_host::EngineError;
+
+use super::relay::{MaybeUpgrade, carry};
+use super::vm::not_found;
+use crate::http::auth::{Editor, Reader, Scope, Watch};
+use crate::http::envelope::ErrorBody;
+use crate::http::path::PathText;
+use crate::http::reply::Reply;
+use crate::services::vm::{Vms, store};
+
+/// What is spoken here: noVNC asks for `binary`, the platform's own clients for `berth`.
+const PROTOCOLS: [&str; 2] = ["binary", "berth"];
+
+/// A picture of a running VM's screen. What a guest says on its serial console alone is not there: the platform's own
+/// images boot without a screen that their kernel knows, and show what the firmware wrote.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/screen",
+    operation_id = "getVMScreen", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    responses((status = 200, content_type = "image/png", body = Vec<u8>), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn get_vm_screen(
+    State(vms): State<Vms>,
+    Reader(scope, ..): Reader<Vms>,
+    path: PathText,
+) -> Reply<Response> {
+    let machine = running(&vms, &scope, path.id("vm_id")?).await?;
+    let picture = vms.engine().picture(machine).await.map_err(engine)?;
+    let told = [
+        (header::CONTENT_TYPE, HeaderValue::from_static("image/png")),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    Ok((told, picture).into_response())
+}
+
+/// Connects to the screen of a running VM: the bytes of VNC (RFC 6143) in binary frames, in both directions, without a
+/// password. noVNC names the subprotocol `binary`; browsers send the token as `bearer.<token>` beside it.
+#[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/screen/ws",
+    operation_id = "connectVMScreen", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    responses((status = 101, description = "switching to WebSocket"), (status = 400, body = ErrorBody),
+        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
+        (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn connect_vm_screen(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+    watch: Watch,
+    upgrade: MaybeUpgrade,
+) -> Reply<Response> {
+    let machine = running(&vms, &scope, path.id("vm_id")?).await?;
+    let upgrade = upgrade.required()?;
+    let screen = vms.engine().screen(machine).await.map_err(engine)?;
+    let over = async move { watch.over(&scope, Action::ChangeResources).await };
+    Ok(carry(upgrade.protocols(PROTOCOLS), screen, over))
+}
+
+/// The machine of a VM that runs.
+async fn running(vms: &Vms, scope: &Scope, id: VmId) -> Result<MachineId> {
+    let vm = store::vm::find(vms.db(), scope.into(), id).await?.ok_or_else(not_found)?;
+    if vm.status == Status::Running {
+        return Ok(vm.machine.id);
+    }
+    Err(Error::new(Code::Conflict, format!("The VM is {}; its screen is there while it runs.", vm.status)))
+}
+
+/// What a machine or its host does not have is no mistake of the request.
+fn engine(error: EngineError) -> Error {
+    match error {
+        EngineError::Permanent(reason) => {
+            let mut sentence = reason;
+            if let Some(first) = sentence.get_mut(..1) {
+                first.make_ascii_uppercase();
+            }
+            Error::new(Code::NotSupported, format!("{sentence}."))
+        }
+        error => Error::unavailable(error.to_string()),
+    }
+}
