@@ -13,6 +13,8 @@ packages=(
   systemd systemd-sysv systemd-resolved systemd-timesyncd udev dbus libpam-systemd kmod
   # The way in.
   openssh-server sudo
+  # Answers the platform: keys, the clock, file systems that stand still for a moment.
+  qemu-guest-agent
   # What the seed asks for.
   cloud-init python3 e2fsprogs parted gdisk
   # What a person expects to find.

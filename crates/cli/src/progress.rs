@@ -87,6 +87,22 @@ pub async fn wait_guest(project: &ProjectClient, id: &str, seconds: u64, quiet: 
     until(project, id, ("running", true), seconds, quiet).await
 }
 
+/// Waits until the worker has offered a VM's new SSH keys to its guest, if that has booted.
+pub async fn wait_keys(project: &ProjectClient, id: &str, quiet: bool) -> Result<Vm> {
+    const SECONDS: u64 = 60;
+    let look = async || Ok(project.vm(id).await?);
+    let stage = |vm: &Vm| {
+        if vm.status != "running" || !vm.guest_ready || vm.ssh_keys_state != "pending" {
+            return Ok(Stage::Over);
+        }
+        Ok(Stage::Underway {
+            shown: format!("{}: giving its guest the keys", vm.name),
+            late: format!("{name} has not got its keys after {SECONDS} s; see berth vm show {name}", name = vm.name),
+        })
+    };
+    watch(Progress::new(quiet), Some(SECONDS), look().await?, stage, look).await
+}
+
 /// Waits until a VM has a status and, if wanted, its guest has booted.
 async fn until(
     project: &ProjectClient,

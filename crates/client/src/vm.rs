@@ -50,6 +50,9 @@ pub struct Vm {
     /// Whether its first boot finished.
     #[serde(default)]
     pub guest_ready: bool,
+    /// Whether its guest has the SSH keys that were put last: `applied`, `pending` or there from the `next_boot` on.
+    #[serde(default)]
+    pub ssh_keys_state: String,
     /// Labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -319,7 +322,7 @@ impl ProjectClient {
         self.client.patch(&self.vm_path(id), change).await
     }
 
-    /// Replaces the keys of a VM's login user; the guest takes them at its next boot.
+    /// Replaces the keys of a VM's login user; the guest takes them now, where it has an agent, and else at its next boot.
     pub async fn replace_vm_keys(&self, id: &str, keys: &VmKeys) -> Result<Vm> {
         self.client.put(&format!("{}/ssh_keys", self.vm_path(id)), keys).await
     }

@@ -150,6 +150,7 @@ impl Host {
             A::PowerOff(q) => say(&q, engine.power_off(q.aim).await),
             A::Discard(q) => say(&q, engine.discard(q.aim).await),
             A::SetPorts(q) => say(&q, engine.set_ports(&q.spec, q.before.clone()).await),
+            A::SetKeys(q) => say(&q, engine.set_keys(q.aim, &q.keys).await),
             A::AttachDisk(q) => say(&q, engine.attach_disk(q.aim, q.disk).await),
             A::DetachDisk(q) => say(&q, engine.detach_disk(q.aim, q.disk).await),
             A::ConsoleLog(q) => say(&q, engine.console_log(q.id, q.bytes).await),

@@ -12,8 +12,8 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec,
-    Open, Started, Usage,
+    Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo,
+    MachineSpec, Open, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -46,6 +46,8 @@ struct World {
     memories: HashSet<MachineId>,
     /// Whether guests let go of disks.
     holds_on: bool,
+    /// Whether guests have an agent.
+    has_agent: bool,
     /// Disks with their sizes in GiB.
     disks: HashMap<DiskId, i64>,
     /// What each root disk was cloned from, in order.
@@ -77,6 +79,7 @@ impl Default for SimulatedEngine {
             open: HashMap::new(),
             memories: HashSet::new(),
             holds_on: false,
+            has_agent: false,
             disks: HashMap::new(),
             clones: HashMap::new(),
             refusals: Refusals::default(),
@@ -167,6 +170,11 @@ impl SimulatedEngine {
     /// Whether guests ignore the power button.
     pub fn set_deaf(&self, deaf: bool) {
         self.world().deaf = deaf;
+    }
+
+    /// Whether guests have an agent from now on, which takes SSH keys.
+    pub fn set_has_agent(&self, has_agent: bool) {
+        self.world().has_agent = has_agent;
     }
 
     /// Whether guests hold on to their disks.
@@ -514,6 +522,17 @@ impl Engine for SimulatedEngine {
             entry.1 = spec.clone();
         }
         Ok(world.started(spec))
+    }
+
+    async fn set_keys(&self, aim: Aim, keys: &GuestKeys) -> Result<bool> {
+        self.call("set_keys").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        let has_agent = world.has_agent;
+        let Some((_, spec)) = world.machines.get_mut(&aim.id).filter(|_| has_agent) else { return Ok(false) };
+        spec.ssh_keys.retain(|key| !keys.former.contains(key) && !keys.keys.contains(key));
+        spec.ssh_keys.extend(keys.keys.iter().cloned());
+        Ok(true)
     }
 
     async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {

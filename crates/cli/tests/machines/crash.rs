@@ -77,6 +77,7 @@ const GROWTH_OF_VM: &[&str] = &["vm.grow_disk.before", "disk.grow.placed", "disk
 const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.attach_disk.after"];
 const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
+const KEYS: &[&str] = &["vm.set_keys.before", "vm.set_keys.done", "vm.set_keys.after"];
 const SUSPENSION: &[&str] = &[
     "vm.suspend.before",
     "vm.memory.saved",
@@ -174,7 +175,7 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
     let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED];
-    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
+    let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, KEYS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
     let lists = lists.into_iter().chain(of_disks).chain(of_memory);
     let killed: Vec<_> = lists.flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
@@ -517,6 +518,29 @@ async fn a_change_of_ports_goes_on() {
         eventually("the shut port", 20, || reach().is_none().then_some(()));
         leaves_nothing(&service, &caller, &id).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_keys_goes_on() {
+    let (mut service, id) = with_machine().await;
+    service.start();
+    ready(&service.admin().await, &id).await;
+    service.kill();
+    let path = format!("/vms/{id}/ssh_keys");
+    for (number, point) in KEYS.iter().enumerate() {
+        let caller = killed_at(&mut service, point, async |caller| {
+            let keys = json!({"ssh_keys": [berth_testkit::key(number)]});
+            caller.ask(Method::PUT, &path, keys, 200).await;
+        })
+        .await;
+        // Its guest has no agent.
+        let is_told =
+            async |caller: Caller| caller.get(&format!("/vms/{id}")).await.body["ssh_keys_state"] == "next_boot";
+        caller.until("an end of the change", is_told).await;
+        service.kill();
+    }
+    service.start();
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,9 @@
 //! `debian-12` with its own cloud-init.
 
+use berth_domain::Timestamp;
+use berth_host::clock::Clock;
 use berth_testkit::{Caller, Service, vm};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
@@ -59,6 +62,31 @@ async fn disks_come_and_go(service: &Service, caller: &Caller, id: &str, vm: &Va
     assert_eq!(says(service, vm, grown), "12G");
 }
 
+/// What the guest's agent does: other keys while it runs, and the right time when it goes on.
+async fn its_agent_answers(service: &Service, caller: &Caller, id: &str, vm: &Value) {
+    const BY_HAND: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOkvXqWhmrNwsKUVRjPMWzZ0pE7gNRQnxVbQkG4HmCrf by hand";
+    says(service, vm, &format!("echo {BY_HAND} >>.ssh/authorized_keys"));
+    let agent = "until systemctl -q is-active qemu-guest-agent; do sleep 1; done";
+    says(service, vm, agent);
+    std::fs::remove_file(service.dir.path().join("key")).expect("the private key");
+    let (_, public) = key(service);
+    caller.ask(Method::PUT, &format!("/vms/{id}/ssh_keys"), json!({"ssh_keys": [public]}), 200).await;
+    let is_applied = async |caller: Caller| caller.get(&format!("/vms/{id}")).await.body["ssh_keys_state"] == "applied";
+    caller.until("other keys", is_applied).await;
+    let keys = format!("{BY_HAND}\n{public}");
+    // The agent ends lines that have ended.
+    assert_eq!(says(service, vm, "grep . .ssh/authorized_keys"), keys);
+    // A clock that stands still while its machine is off is wrong afterwards; this one is more so.
+    says(service, vm, "sudo systemctl stop systemd-timesyncd; sudo date -s @1000000000");
+    for (verb, status) in [("suspend", "suspended"), ("resume", "running")] {
+        assert_eq!(caller.act(&format!("/vms/{id}/{verb}")).await.status, 202);
+        caller.reaches(id, status).await;
+    }
+    let now = Clock::default().now().0 / Timestamp::SECOND;
+    let seconds: i64 = says(service, vm, "date +%s").parse().expect("seconds");
+    assert!(seconds >= now && seconds < now + 600, "{seconds} at {now}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cloud_init_does_what_user_data_says() {
     let mut service = Service::new(BERTH, &["micro", "debian-12"]);
@@ -76,6 +104,7 @@ async fn cloud_init_does_what_user_data_says() {
     assert_eq!(says(&service, &vm, "cloud-init status; systemctl is-system-running --wait"), "status: done\nrunning");
     assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
     disks_come_and_go(&service, &caller, &id, &vm).await;
+    its_agent_answers(&service, &caller, &id, &vm).await;
     // The power button ends it: a stop that took the switch would leave a dirty file system.
     says(&service, &vm, "echo unsynced | sudo tee /root/file");
     assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);

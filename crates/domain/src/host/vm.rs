@@ -74,6 +74,17 @@ pub struct DataDisk {
     pub mount: Option<String>,
 }
 
+/// SSH keys that a guest's agent is to give to a user.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GuestKeys {
+    /// The user.
+    pub user: String,
+    /// The keys, each a line of `authorized_keys`.
+    pub keys: Vec<String>,
+    /// Those that it may have got before: what is not among `keys` goes.
+    pub former: Vec<String>,
+}
+
 /// What a started machine is reachable by.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Started {

@@ -88,6 +88,18 @@ words! {
     }
 }
 
+words! {
+    /// Whether the guest of a VM has the SSH keys that its owner wants there (extension).
+    KeysState {
+        /// It got them, when it booted or since.
+        Applied = "applied",
+        /// The worker is about to give them to its agent.
+        Pending = "pending",
+        /// It gets them when it boots next: it does not run, or has no agent that takes them.
+        NextBoot = "next_boot",
+    }
+}
+
 /// An inbound port on the public IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ExposedPort {

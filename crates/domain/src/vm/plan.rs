@@ -122,6 +122,8 @@ pub struct Snapshot {
     pub guest_ready: bool,
     /// Whether the running machine has other inbound ports or firewall rules than it should, or nobody carries its network.
     pub ports_changed: bool,
+    /// Whether the guest is to get other SSH keys.
+    pub keys_changed: bool,
     /// Whether the host itself was restarted since the machine was.
     pub host_restarted: bool,
     /// What to do when it dies.
@@ -178,6 +180,8 @@ pub enum Step {
     /// Change the inbound ports and firewall rules of the running machine, and have its network carried again where nobody
     /// does.
     SetPorts,
+    /// Give the login user other SSH keys, where the guest has an agent that does so.
+    SetKeys,
     /// Record that the guest finished its boot.
     GuestReady,
     /// Record that the guest powered itself off: nobody wants it to run any more.
@@ -242,6 +246,8 @@ words! {
         ForgetMemory = "forget_memory",
         /// [`Step::SetPorts`].
         SetPorts = "set_ports",
+        /// [`Step::SetKeys`].
+        SetKeys = "set_keys",
         /// [`Step::GuestReady`].
         GuestReady = "guest_ready",
         /// [`Step::GuestOff`].
@@ -296,6 +302,7 @@ impl Step {
             Self::KeepRunning(_) => StepKind::KeepRunning,
             Self::ForgetMemory => StepKind::ForgetMemory,
             Self::SetPorts => StepKind::SetPorts,
+            Self::SetKeys => StepKind::SetKeys,
             Self::GuestReady => StepKind::GuestReady,
             Self::GuestOff => StepKind::GuestOff,
             Self::StartAgain { .. } => StepKind::StartAgain,
@@ -420,6 +427,7 @@ fn keep_running(s: &Snapshot) -> Step {
         return step;
     }
     match s.machine {
+        Machine::Running if s.guest_ready && s.keys_changed => Step::SetKeys,
         Machine::Running if s.guest_ready => Step::Rest,
         Machine::Running if s.machine_ready => Step::GuestReady,
         Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),

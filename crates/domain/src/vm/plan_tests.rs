@@ -49,6 +49,7 @@ impl World {
             has_room: true,
             guest_ready: false,
             ports_changed: false,
+            keys_changed: false,
             host_restarted: false,
             restart_policy: policy,
             disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false, moving: None }],
@@ -89,6 +90,7 @@ impl World {
                 self.enter(Status::Running);
             }
             Step::SetPorts => self.s.ports_changed = false,
+            Step::SetKeys => self.s.keys_changed = false,
             Step::GuestReady => self.s.guest_ready = true,
             Step::GuestOff => {
                 self.s.want = Want::Stop;

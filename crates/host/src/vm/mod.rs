@@ -20,7 +20,7 @@ pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{DiskSource, DiskSpec};
 pub use berth_domain::host::gpu::{Gpu, PciAddress};
 pub use berth_domain::host::image::{ImageImport, ImageInfo};
-pub use berth_domain::host::vm::{Capacity, DataDisk, Found, MachineSpec, Open, Started, Usage};
+pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
 use crate::Result;
 
@@ -96,6 +96,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Changes the inbound ports and firewall rules of a running machine.
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started>;
+
+    /// Gives a user of the guest of a running machine SSH keys, and takes others away. False where no agent of the guest
+    /// does so: it has none, or that refuses or says nothing.
+    async fn set_keys(&self, aim: Aim, keys: &GuestKeys) -> Result<bool>;
 
     /// Hands a data disk to a machine that runs; fine where it has it, and where it does not run.
     async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()>;

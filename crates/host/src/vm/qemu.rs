@@ -14,6 +14,7 @@
 mod bases;
 mod disks;
 mod findings;
+mod guest;
 mod memory;
 mod network;
 mod settings;
@@ -44,9 +45,10 @@ pub use self::settings::Settings;
 use self::network::Programs;
 use super::integrity::Integrity;
 use super::{
-    Aim, Capacity, Console, DiskSource, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open,
-    Started, Usage,
+    Aim, Capacity, Console, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo, MachineSpec,
+    Open, Started, Usage,
 };
+use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
 use crate::generation::{self, Generations};
 use crate::gpu::Gpus;
@@ -69,6 +71,7 @@ const EVENTS: usize = 1024;
 /// The engine of this machine.
 pub struct QemuEngine {
     settings: Settings,
+    clock: Clock,
     ssh_port: u16,
     events: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
@@ -85,7 +88,7 @@ pub struct QemuEngine {
 
 impl QemuEngine {
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
-    pub fn open(settings: Settings, switches: Arc<Switches>) -> Self {
+    pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         let events = broadcast::channel(EVENTS).0;
         let folder = settings.host.data.join("machines");
         let generations = Generations::new(folder.clone());
@@ -93,6 +96,7 @@ impl QemuEngine {
             gpus: Gpus::of_this_host(&settings.host.data),
             programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
+            clock,
             ssh_port: if host::can_bind_low_ports() { SSH.port } else { HIGH_SSH },
             events,
             watched: Arc::default(),
@@ -427,6 +431,10 @@ impl Engine for QemuEngine {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         self.act(spec.aim(), Act::Change, self.change_ports(spec, before)).await
+    }
+
+    async fn set_keys(&self, aim: Aim, keys: &GuestKeys) -> Result<bool> {
+        self.act(aim, Act::Change, async { Ok(self.set_guest_keys(aim.id, keys).await) }).await
     }
 
     async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What both sides speak. It changes with everything that a host may be asked; hosts of another one answer nothing.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;
 /// Most bytes of an answer: a MiB of a console, each byte of which is a number, fits three times.

@@ -11,7 +11,8 @@ use tokio::sync::broadcast;
 
 use super::remote::{Remote, read};
 use crate::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo, MachineSpec, Open,
+    Started, Usage,
 };
 use crate::{EngineError, Result, lost};
 
@@ -100,6 +101,10 @@ impl Engine for Remote {
 
     async fn set_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         self.ask(vm::SetPorts { spec: spec.clone(), before }).await
+    }
+
+    async fn set_keys(&self, aim: Aim, keys: &GuestKeys) -> Result<bool> {
+        self.ask(vm::SetKeys { aim, keys: keys.clone() }).await
     }
 
     async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Spec};
-use super::{card, devices};
+use super::{card, devices, guest};
 use crate::host::Release;
 
 /// Where distributions keep the UEFI firmware.
@@ -79,7 +79,7 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     for (flag, option) in devices::options(spec) {
         args.pair(flag, option);
     }
-    for (flag, option) in card::options(spec) {
+    for (flag, option) in guest::options(spec).into_iter().chain(card::options(spec)) {
         args.pair(flag, option);
     }
     if spec.memory.is_some() {
@@ -260,7 +260,7 @@ mod tests {
             -device vfio-pci,host=0000:01:00.0,bus=gpu1,addr=0.0,multifunction=on \
             -device vfio-pci,host=0000:01:00.1,bus=gpu1,addr=0.1 \
             -device pcie-root-port,id=gpu2,bus=pcie.0,chassis=102,slot=102 \
-            -device vfio-pci,host=0000:02:00.0,bus=gpu2,addr=0.0 -device VGA";
+            -device vfio-pci,host=0000:02:00.0,bus=gpu2,addr=0.0 -chardev socket,id=guest,";
         assert!(text.contains(ports), "{text}");
         assert!(text.contains("-cpu host -smp") && !text.contains("-fw_cfg") && !text.contains("x-no-mmap"), "{text}");
         let needy = Assigned { hides_hypervisor: true, window_mb: Some(262_144), ..with.assigned.clone() };
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_stands_behind_everything_and_a_memory_without_one_has_none() {
+    fn screen_and_agent_stand_behind_everything_and_a_memory_without_them_has_none() {
         let screen =
             "-device VGA,id=screen,bus=pcie.0,addr=0x1e,vgamem_mb=8 -vnc unix:screen.sock,share=ignore,connections=8";
         let text = line(&spec());
@@ -284,8 +284,14 @@ mod tests {
             serde_json::from_str(r#"{"processor": "tcg", "qemu": [7, 2], "places": {}, "disks": {}}"#).unwrap();
         let text = line(&Spec { memory: Some(older.clone()), ..spec() });
         assert!(!text.contains("VGA") && !text.contains("-vnc"), "{text}");
-        let text = line(&Spec { memory: Some(Fits { has_screen: true, ..older }), ..spec() });
-        assert!(text.contains(screen), "{text}");
+        assert!(!text.contains("guest.sock") && !text.contains("serial-pci"), "{text}");
+        let text = line(&Spec { memory: Some(Fits { has_screen: true, ..older.clone() }), ..spec() });
+        assert!(text.contains(screen) && !text.contains("serial-pci"), "{text}");
+        let agent = "-chardev socket,id=guest,path=guest.sock,server=on,wait=off \
+            -device virtio-serial-pci,id=guest,bus=pcie.0,addr=0x1d,max_ports=2 \
+            -device virtserialport,bus=guest.0,chardev=guest,name=org.qemu.guest_agent.0 -";
+        let text = line(&Spec { memory: Some(Fits { has_guest_port: true, ..older }), ..spec() });
+        assert!(text.contains(agent) && !text.contains("VGA"), "{text}");
     }
 
     #[test]

@@ -8,6 +8,8 @@ pub(crate) const EVENTS: &str = "events.sock";
 pub(crate) const CONSOLE: &str = "console.sock";
 /// Socket of the screen: VNC (RFC 6143).
 pub(crate) const SCREEN: &str = "screen.sock";
+/// Socket of the guest's agent.
+pub(crate) const GUEST: &str = "guest.sock";
 /// Socket of the network card.
 pub(crate) const NETWORK: &str = "net.sock";
 /// What the console wrote.

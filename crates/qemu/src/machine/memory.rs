@@ -18,10 +18,9 @@ use std::time::{Duration, Instant};
 use berth_process::folder;
 use serde_json::{Value, json};
 
-use super::card::CARD;
 use super::files::{self, COMMANDS};
-use super::plug;
 use super::spec::Fits;
+use super::{card, guest, plug};
 use crate::error::at;
 use crate::host::Release;
 use crate::qmp::Qmp;
@@ -57,9 +56,10 @@ pub async fn save(dir: &Path, processor: &str, disks: &[&Path]) -> Result<()> {
     match save_with(&mut qmp, dir).await {
         Ok(()) => {
             let (qemu, places) = (release(&mut qmp).await?, plug::places(&mut qmp).await?);
-            let has_screen = plug::has(&mut qmp, CARD).await?;
+            let has_screen = plug::has(&mut qmp, card::CARD).await?;
+            let has_guest_port = plug::has(&mut qmp, guest::CARD).await?;
             let (disks, processor) = (states(disks)?, made(&mut qmp, processor).await?);
-            keep(dir, &Fits { processor, qemu, places, has_screen, disks }).await
+            keep(dir, &Fits { processor, qemu, places, has_screen, has_guest_port, disks }).await
         }
         Err(error) => {
             go_on(&mut qmp, dir).await?;

@@ -19,6 +19,7 @@ mod console;
 mod devices;
 mod drive;
 mod files;
+pub mod guest;
 pub(crate) mod jail;
 mod lock;
 pub mod memory;
@@ -40,7 +41,7 @@ pub use arguments::arguments;
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
 pub use drive::{grow, grow_file};
 pub(crate) use files::{COMMANDS, NETWORK};
-use files::{CONSOLE, EVENTS, PID, QEMU_LOG, READY_LOG, SCREEN};
+use files::{CONSOLE, EVENTS, GUEST, PID, QEMU_LOG, READY_LOG, SCREEN};
 use jail::Needs;
 pub(crate) use lock::Lock;
 pub use plug::{attach, detach};
@@ -138,7 +139,7 @@ pub(crate) async fn locked(dir: &Path) -> Result<Lock> {
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
 pub(crate) fn clear(dir: &Path) -> Result<()> {
-    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, NETWORK, PID, READY_LOG, QEMU_LOG] {
+    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, GUEST, NETWORK, PID, READY_LOG, QEMU_LOG] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

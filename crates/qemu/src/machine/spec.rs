@@ -57,6 +57,9 @@ pub struct Fits {
     /// Whether it has a screen. An earlier version's had none.
     #[serde(default)]
     pub has_screen: bool,
+    /// Whether it has a port for the guest's agent. An earlier version's had none.
+    #[serde(default)]
+    pub has_guest_port: bool,
     /// Each of its disks as it was then, by the name of its file: bytes, and nanoseconds from 1970 to its last change.
     pub disks: BTreeMap<String, (u64, i128)>,
 }

@@ -43,7 +43,7 @@ impl fmt::Display for Report {
 /// Examines this machine.
 pub async fn doctor(config: &Config) -> Report {
     let switches = Switches::open(&config.network_engine());
-    let engine = QemuEngine::open(config.vm_engine(), switches.clone());
+    let engine = QemuEngine::open(config.vm_engine(), Clock::default(), switches.clone());
     let mut lines = engine.findings().await;
     lines.push(reached(config, engine.ssh_port()));
     lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches.clone()).findings());

@@ -26,7 +26,7 @@ impl Engines {
     /// Those of this host.
     pub(super) fn of_this_host(config: &Config) -> Self {
         let network = Switches::open(&config.network_engine());
-        let vm = Arc::new(QemuEngine::open(config.vm_engine(), network.clone()));
+        let vm = Arc::new(QemuEngine::open(config.vm_engine(), Clock::default(), network.clone()));
         let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone()));
         Self { vm, sandbox, network }
     }

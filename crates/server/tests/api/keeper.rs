@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use berth_domain::ids::{DiskId, LayerId, MemoryId, UploadId};
+use berth_host::clock::Clock;
 use berth_host::network::Switches;
 use berth_host::sandbox::{Kept, SandboxEngine};
 use berth_host::vm::qemu::QemuEngine;
@@ -221,7 +222,7 @@ async fn what_cannot_be_set_aside_keeps_nothing_else_from_being_swept() {
 async fn a_disk_is_set_aside_with_all_it_needs_to_be_put_back() {
     let dir = tempfile::tempdir().expect("a folder");
     let config = Config { data_dir: dir.path().to_path_buf(), accel: Acceleration::Tcg, ..Config::default() };
-    let engine = QemuEngine::open(config.vm_engine(), Switches::open(&config.network_engine()));
+    let engine = QemuEngine::open(config.vm_engine(), Clock::default(), Switches::open(&config.network_engine()));
     let id = DiskId(uuid::Uuid::now_v7());
     for folder in ["disks", "bases/micro-1", "bases/micro-0", "lost/2026-01-01/disks"] {
         std::fs::create_dir_all(dir.path().join(folder)).expect("a folder");

@@ -1,5 +1,6 @@
 //! Stored SSH keys: whose they are, how many there may be, and VMs that are made with them.
 
+use berth_host::EngineError;
 use berth_server::db::{Db, sql};
 use berth_testkit::{Caller, Platform, key, vm};
 use serde_json::{Value, json};
@@ -179,6 +180,48 @@ async fn the_keys_of_a_vm_are_replaced_for_its_next_boot() {
     caller.delete(&format!("/vms/{id}")).await;
     caller.gone(&id).await;
     put(json!({"ssh_keys": []})).await.refused(404, "vm_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guest_with_an_agent_gets_its_keys_while_it_runs() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let id = caller.create_vm(vm_with("web", &[key(1)], &[])).await;
+    let path = format!("/vms/{id}");
+    let put = async |keys: &[String]| {
+        let request = caller.request(reqwest::Method::PUT, &format!("{path}/ssh_keys"));
+        caller.send(request.json(&json!({"ssh_keys": keys}))).await
+    };
+    let reaches = async |state: &str| {
+        caller.until(state, async |caller| caller.get(&path).await.body["ssh_keys_state"] == state).await;
+        engine.spec(&id).expect("a machine").ssh_keys
+    };
+    caller.reaches(&id, "running").await;
+    assert_eq!(reaches("applied").await, [key(1)]);
+    // Without an agent it keeps those that it booted with.
+    assert_eq!(put(&[key(2)]).await.body["ssh_keys_state"], "pending");
+    assert_eq!(reaches("next_boot").await, [key(1)]);
+    engine.set_has_agent(true);
+    assert_eq!(put(&[key(2)]).await.body["ssh_keys_state"], "next_boot", "nothing has changed");
+    put(&[key(2), key(3)]).await;
+    assert_eq!(reaches("applied").await, [key(2), key(3)]);
+    // A host that says nothing is asked again, and what is put meanwhile is what it gets.
+    engine.refuse("set_keys", EngineError::Transient("it is silent".into()));
+    put(&[key(4)]).await;
+    assert_eq!(put(&[]).await.body["ssh_keys_state"], "pending");
+    engine.allow("set_keys");
+    assert_eq!(reaches("applied").await, Vec::<String>::new());
+    // One that is suspended gets them when it goes on, and one that is off when it boots.
+    for (verb, status, back) in [("suspend", "suspended", "resume"), ("stop", "stopped", "start")] {
+        caller.act(&format!("{path}/{verb}")).await;
+        caller.reaches(&id, status).await;
+        let keys = [key(5), key(status.len())];
+        let state = if status == "stopped" { "next_boot" } else { "pending" };
+        assert_eq!(put(&keys).await.body["ssh_keys_state"], state);
+        caller.act(&format!("{path}/{back}")).await;
+        caller.reaches(&id, "running").await;
+        assert_eq!(reaches("applied").await, keys);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

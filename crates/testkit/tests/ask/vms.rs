@@ -8,7 +8,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_host::EngineError;
-use berth_host::vm::{Aim, DataDisk, DiskSource, DiskSpec, ImageImport, MachineSpec, Open};
+use berth_host::vm::{Aim, DataDisk, DiskSource, DiskSpec, GuestKeys, ImageImport, MachineSpec, Open};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::way::{Asked, Way, id, verbs};
@@ -68,6 +68,13 @@ async fn life(way: &Way) -> Vec<String> {
     let fewer = MachineSpec { ports: vec![inbound(22, 2222), inbound(81, 81)], ..spec() };
     note!(vm.set_ports(&fewer, Open::All(spec().ports)).await);
     assert_eq!(way.vms.open_ports(&VM.to_string()), [81, 2222]);
+    let former = spec().ssh_keys;
+    let keys = GuestKeys { user: "root".into(), keys: vec!["ssh-ed25519 B".into()], former };
+    note!(vm.set_keys(AIM, &keys).await);
+    way.vms.set_has_agent(true);
+    note!(vm.set_keys(AIM, &keys).await);
+    assert_eq!(way.vms.spec(&VM.to_string()).expect("a machine").ssh_keys, ["ssh-ed25519 B"]);
+    assert_eq!(vm.set_keys(Aim::of(VM, 2), &keys).await, Err(EngineError::Outdated(3)));
     note!(vm.console_log(VM, 5).await, vm.usage(VM).await, vm.scan().await.map(|found| (found.machines, found.disks)));
     let early = Aim::of(VM, 2);
     for older in [

@@ -177,10 +177,11 @@ pub struct UpdateArgs {
     /// Delete it so long from now, as 90s, 2h or 7d; at most 30d
     #[arg(long, value_name = "SPAN", value_parser = span::parse)]
     ttl: Option<u64>,
-    /// All its public keys from its next boot on, repeated: a file, or the name of a stored key (berth ssh-key list)
+    /// All its public keys, repeated: a file, or the name of a stored key (berth ssh-key list). A guest with QEMU's guest
+    /// agent gets them at once, another at its next boot
     #[arg(long = "ssh-key", value_name = "NAME|FILE")]
     ssh_keys: Vec<PathBuf>,
-    /// No key from its next boot on
+    /// No key any more: at once, or from its next boot on
     #[arg(long, conflicts_with = "ssh_keys")]
     no_ssh_key: bool,
     /// File with user data for cloud-init, for a guest that has not booted yet
@@ -311,6 +312,18 @@ async fn delete(context: &Context, project: &ProjectClient, args: VerbArgs) -> R
     outcome.end()
 }
 
+/// Whether the keys of a VM that runs are in its guest, and what to do where they are not.
+fn keys_are(vm: &Vm) -> String {
+    match vm.ssh_keys_state.as_str() {
+        "applied" => "The keys are in it".into(),
+        "pending" => "Its guest gets the keys once it has booted, if it runs QEMU's guest agent".into(),
+        _ => format!(
+            "Its guest has no agent that takes keys; they are in it after its next boot: berth vm restart {}",
+            vm.name
+        ),
+    }
+}
+
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {
     let vm = find(project, &args.vm).await?;
     // Looked for before anything is changed.
@@ -336,10 +349,8 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
     if let Some(keys) = keys {
         changed = project.replace_vm_keys(&changed.id, &keys).await.map_err(|error| retold(error, CHANGES))?;
         if changed.status == "running" {
-            output::say(
-                context.look,
-                &format!("The keys are in it after its next boot: berth vm restart {}", changed.name),
-            );
+            changed = progress::wait_keys(project, &changed.id, context.is_quiet()).await?;
+            output::say(context.look, &keys_are(&changed));
         }
     }
     show::one(context, &changed)

@@ -3,7 +3,7 @@
 use super::question::questions;
 use crate::host::Aim;
 use crate::host::disk::DiskSpec;
-use crate::host::vm::{MachineSpec, Open, Started};
+use crate::host::vm::{GuestKeys, MachineSpec, Open, Started};
 use crate::ids::{DiskId, MachineId};
 use crate::vm::plan::Machine;
 
@@ -67,6 +67,14 @@ questions! {
             /// What is open so far.
             before: Open,
         } -> Started,
+        /// Gives a user of the guest of a running machine SSH keys, and takes others away; false where no agent of the guest
+        /// does so.
+        SetKeys "set_keys" {
+            /// Which machine, and what that was decided for.
+            aim: Aim,
+            /// Whose keys, and which.
+            keys: GuestKeys,
+        } -> bool,
         /// Hands a data disk to a machine that runs; fine where it has it, and where it does not run.
         AttachDisk "attach_disk" {
             /// Which machine, and what that was decided for.

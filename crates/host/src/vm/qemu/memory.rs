@@ -84,7 +84,11 @@ impl QemuEngine {
         let reason = if memory::is_saved(&dir) {
             match self.start_with_memory(&machine).await {
                 Err(Error::Unloadable(reason)) => reason,
-                started => return started.map(|()| None).map_err(qemu_failed),
+                started => {
+                    started.map_err(qemu_failed)?;
+                    self.set_guest_clock(spec.id).await;
+                    return Ok(None);
+                }
             }
         } else {
             "it is not there any more".into()

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
 use berth_domain::machine::Owner;
-use berth_domain::vm::model::Want;
+use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::request::{CreateVm, NewDisk, ReplaceKeys, RootDisk, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
@@ -282,6 +282,8 @@ fn new_vm(
         root_disk_created,
         delete_root_disk: request.delete_root_disk,
         ssh_keys: found.ssh_keys.clone(),
+        keys_state: KeysState::NextBoot,
+        given_keys: Vec::new(),
         exposed_ports: request.exposed_ports.clone(),
         rules: Rules::default(),
         applied_rules: Rules::default(),
@@ -450,7 +452,7 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     Ok(VmWithDisks { vm, disks })
 }
 
-/// Replaces the keys of a VM's login user, which its guest takes at its next boot.
+/// Replaces the keys of a VM's login user: now, where an agent of its guest takes them, and else at its next boot.
 pub async fn replace_keys(vms: &Vms, scope: &Scope, id: VmId, wanted: ReplaceKeys) -> Result<VmWithDisks> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
@@ -460,6 +462,10 @@ pub async fn replace_keys(vms: &Vms, scope: &Scope, id: VmId, wanted: ReplaceKey
     vm.ssh_keys = chosen_key::with_chosen(&mut tx, scope, &wanted.ssh_keys, &wanted.ssh_key_ids).await?;
     if vm.want == Want::Gone {
         return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
+    }
+    if vm.ssh_keys != before.ssh_keys {
+        let is_off = matches!(vm.status, Status::Stopped | Status::Failed);
+        vm.keys_state = if is_off { KeysState::NextBoot } else { KeysState::Pending };
     }
     changed(&mut tx, scope, "vm.replace_ssh_keys", (&before, &mut vm), now).await?;
     tx.commit().await?;

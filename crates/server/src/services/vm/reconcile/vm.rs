@@ -10,13 +10,13 @@ use std::slice;
 
 use berth_domain::host::gpu::PciAddress;
 use berth_domain::ids::{DiskId, Owner, VmId};
-use berth_domain::vm::model::Want;
+use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::request::MAX_DATA_DISKS;
 use berth_domain::vm::{DiskKind, InboundPort, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{DataDisk, MachineSpec, Open};
+use berth_host::vm::{DataDisk, GuestKeys, MachineSpec, Open};
 
 use super::capacity::{gpus, room};
 use super::reach::place;
@@ -29,7 +29,7 @@ use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::vm::VmRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
-use record::{Failure, apply, opened, opens, refused, running, still};
+use record::{Failure, apply, given, opened, opens, refused, running, still};
 
 /// What the owner of a running VM is told while the worker cannot reach its machine.
 const PORTS_LATER: &str = "its inbound ports and firewall rules could not be changed yet; the worker tries again";
@@ -96,6 +96,7 @@ impl Life for VmLife {
             Step::DetachDisk { id, is_last } => super::disk::detach(&self.vms, id, machine, is_last).await,
             Step::Start => self.start(seen).await,
             Step::SetPorts => self.set_ports(seen).await,
+            Step::SetKeys => self.set_keys(seen).await,
             Step::Suspend => self.suspend(seen).await,
             Step::ForgetMemory => {
                 engine.forget_memory(machine).await?;
@@ -225,6 +226,7 @@ impl VmLife {
             start_after: vm.start_after,
             guest_ready: vm.guest_ready,
             ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
+            keys_changed: running && vm.keys_state == KeysState::Pending,
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
             disks: seen.disks.iter().map(disk).collect(),
@@ -340,6 +342,10 @@ impl VmLife {
             opens(vm, &spec);
             place(vm, &spec.ports);
             vm.guest_ready &= vm.has_memory;
+            if !vm.has_memory {
+                given(vm);
+                vm.keys_state = KeysState::Applied;
+            }
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
             vm.work_at = Some(now);
@@ -379,6 +385,24 @@ impl VmLife {
                 vm.message = Some(STALLED.to_owned());
             }
             vm.start_after = Some(seen.now.plus_seconds(plan::ROOM_POLL));
+        })
+        .await
+    }
+
+    async fn set_keys(&self, seen: &Seen) -> Result<(), StepError> {
+        let vm = &seen.vm;
+        // Noted first: some of them may be in the guest, though it is not said.
+        if !self.is_recorded(seen, given).await? {
+            return Ok(());
+        }
+        let keys = GuestKeys { user: vm.login_user.clone(), keys: vm.ssh_keys.clone(), former: vm.given_keys.clone() };
+        let are_set = self.vms.engine().set_keys(vm.machine.aim(), &keys).await?;
+        fault("vm", "set_keys", "done").await?;
+        self.record(seen, |vm| {
+            if are_set {
+                vm.given_keys.clone_from(&vm.ssh_keys);
+            }
+            vm.keys_state = if are_set { KeysState::Applied } else { KeysState::NextBoot };
         })
         .await
     }

@@ -8,7 +8,7 @@ use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::inbound::SSH;
-use berth_domain::vm::model::Want;
+use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::{ExposedPort, InboundPort, Protocol, Reach, RestartPolicy, Status};
 use serde::{Deserialize, Serialize};
 
@@ -77,6 +77,10 @@ pub struct VmRow {
     pub delete_root_disk: bool,
     /// Keys of the login user.
     pub ssh_keys: Vec<String>,
+    /// Whether the guest has them.
+    pub keys_state: KeysState,
+    /// Those that its guest may have got from the platform so far.
+    pub given_keys: Vec<String>,
     /// Inbound ports.
     pub exposed_ports: Vec<ExposedPort>,
     /// Firewall rules.
@@ -215,6 +219,8 @@ impl FromRow for VmRow {
             root_disk_created: row.flag("root_disk_created")?,
             delete_root_disk: row.flag("delete_root_disk")?,
             ssh_keys: row.json("ssh_keys")?,
+            keys_state: row.word("keys_state", KeysState::parse)?,
+            given_keys: row.json("given_keys")?,
             exposed_ports: ports_from_row(row, "exposed_ports")?,
             rules: row.json("rules")?,
             applied_rules: row.json("applied_rules")?,
@@ -256,6 +262,7 @@ fn columns(vm: &VmRow) -> Columns {
         "gpu_config_count": vm.gpu_config_count, "plan_id": &vm.plan_id, "image_id": &vm.image_id,
         "login_user": &vm.login_user, "root_disk_id": vm.root_disk_id, "root_disk_created": vm.root_disk_created,
         "delete_root_disk": vm.delete_root_disk, "ssh_keys": json::text(&vm.ssh_keys),
+        "keys_state": vm.keys_state.as_str(), "given_keys": json::text(&vm.given_keys),
         "exposed_ports": ports_to_json(&vm.exposed_ports), "applied_ports": open_to_json(&vm.applied_ports),
         "ports_pending": vm.ports_pending, "rules": json::text(&vm.rules), "applied_rules": json::text(&vm.applied_rules),
         "disk_places": vm.disk_places,

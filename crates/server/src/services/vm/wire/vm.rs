@@ -58,6 +58,10 @@ pub struct VmView {
     networks: Vec<MembershipView>,
     /// Whether the guest that runs finished its boot.
     guest_ready: bool,
+    /// Whether its guest has the SSH keys that were put last: they are `applied`; `pending`, because the platform is about to
+    /// give them to the guest's agent; or there from the `next_boot` on.
+    #[schema(value_type = KeysStateWord)]
+    ssh_keys_state: &'static str,
     /// Labels.
     labels: BTreeMap<String, String>,
     /// What happens when it dies.
@@ -186,6 +190,8 @@ word_schema! {
     DiskTypeWord { Block, Filesystem }
     /// A layer-4 protocol.
     ProtocolWord { Tcp, Udp }
+    /// Whether a guest has the SSH keys that were put last.
+    KeysStateWord { Applied, Pending, NextBoot }
     /// What happens to a machine that died.
     RestartPolicyWord { Never, #[serde(rename = "on-failure")] OnFailure, Always }
 }
@@ -220,6 +226,7 @@ impl VmView {
             public_ip,
             networks: vm.networks.iter().map(MembershipView::from).collect(),
             guest_ready: vm.guest_ready && vm.status == Status::Running,
+            ssh_keys_state: vm.keys_state.as_str(),
             labels: vm.labels.clone(),
             restart_policy: vm.restart_policy.as_str(),
             expires_at: vm.expires_at,

@@ -68,6 +68,7 @@ impl VmLife {
         let now = self.vms.clock().now();
         let told = vm.status != before.status || vm.message != before.message;
         let seen = vm.machine.address != before.machine.address || vm.guest_ready != before.guest_ready;
+        let seen = seen || vm.keys_state != before.keys_state;
         if told || seen || vm.machine.reserved != before.machine.reserved {
             vm.updated_at = now;
         }
@@ -237,6 +238,17 @@ pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
     enter(vm, Status::Running, message, now);
     vm.has_memory = false;
     vm.start_after = None;
+}
+
+/// Most keys that are remembered of those that a guest may have got: what a boot gave it, it need not have any more.
+const GIVEN_KEYS: usize = 100;
+
+/// The guest is about to get its keys: until it is recorded that it has no others, it may have these beside those it had.
+pub(super) fn given(vm: &mut VmRow) {
+    vm.given_keys.retain(|key| !vm.ssh_keys.contains(key));
+    vm.given_keys.extend(vm.ssh_keys.iter().cloned());
+    let oldest = vm.given_keys.len().saturating_sub(GIVEN_KEYS);
+    vm.given_keys.drain(..oldest);
 }
 
 /// What a step is about to open: until it is recorded, the machine may have these ports beside those it had.

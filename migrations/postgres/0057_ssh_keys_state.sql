@@ -1,0 +1,6 @@
+-- Other SSH keys go to a guest that runs, where it has an agent; else at its next boot. What it may have got so far is what
+-- is taken from it.
+
+ALTER TABLE vms ADD COLUMN keys_state TEXT NOT NULL DEFAULT 'applied';
+ALTER TABLE vms ADD COLUMN given_keys TEXT NOT NULL DEFAULT '[]';
+UPDATE vms SET given_keys = ssh_keys;
