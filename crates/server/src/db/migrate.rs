@@ -70,6 +70,7 @@ const STEPS: &[Step] = steps![
     41 "0041" "suspended",
     42 "0042" "pool",
     47 "0047" "reinstall",
+    48 "0048" "rescue",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

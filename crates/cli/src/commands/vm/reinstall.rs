@@ -5,7 +5,7 @@ use berth_client::ProjectClient;
 use clap::Args;
 
 use super::find::find;
-use super::{LONGEST, show};
+use super::{LONGEST, known_hosts, show};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::typed::{Words, retold};
@@ -41,6 +41,7 @@ pub async fn reinstall(context: &Context, project: &ProjectClient, args: Reinsta
         return Err(Failure::usage(text));
     }
     let mut vm = project.reinstall_vm(&vm.id, image).await.map_err(|error| retold(error, WORDS))?;
+    known_hosts::forget(&vm)?;
     if args.waiting.wanted(false) {
         vm = progress::wait(project, &vm.id, "running", args.waiting.longest(LONGEST), context.is_quiet()).await?;
     }

@@ -306,6 +306,7 @@ fn new_vm(
         power_off_at: None,
         pressed_at: None,
         has_memory: false,
+        rescue_user: None,
         guest_ready: false,
         work_at: Some(now),
         created_at: now,
@@ -367,6 +368,10 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
         let message = "The VM was started by an older version, whose machines are not suspended. Restart it first.";
         return Err(Error::new(Code::NotSupported, message));
     }
+    if verb == Verb::Suspend && vm.rescue_user.is_some() {
+        let message = "A VM in rescue is not suspended: nothing of it is kept. Restart it first, which leaves rescue.";
+        return Err(Error::new(Code::NotSupported, message));
+    }
     if verb == Verb::Suspend && vm.gpu_config_count > 0 {
         let message = "A VM with GPUs cannot be suspended: what its GPUs hold cannot be saved. Stop it instead.";
         return Err(Error::new(Code::NotSupported, message));
@@ -375,10 +380,13 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
         quota::afford(&mut tx, scope, now).await?;
     }
     vm.want = match verb {
-        Verb::Start | Verb::Restart | Verb::Resume | Verb::Reinstall => Want::Run,
+        Verb::Start | Verb::Restart | Verb::Resume | Verb::Reinstall | Verb::Rescue => Want::Run,
         Verb::Stop => Want::Stop,
         Verb::Suspend => Want::Suspend,
     };
+    if matches!(verb, Verb::Start | Verb::Restart) {
+        vm.rescue_user = None;
+    }
     vm.ending = verb == Verb::Restart;
     vm.enter(next, Some(format!("waiting for a worker to {}", verb.as_str())), now);
     if verb == Verb::Start {
