@@ -273,7 +273,7 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         name: None,
     };
     let ask = async || Ok(project.vms(filter.clone()).await?);
-    args.watching.show(project, ask, async |vms: &List<Vm>| show::list(context, vms)).await
+    args.watching.show(Some(project), ask, async |vms: &List<Vm>| show::list(context, vms)).await
 }
 
 async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
