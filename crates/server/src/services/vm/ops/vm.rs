@@ -453,6 +453,9 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     if let Some(user_data) = change.user_data {
         vm.user_data = Some(user_data);
     }
+    if vm == before {
+        return Ok(VmWithDisks { vm, disks });
+    }
     changed(&mut tx, scope, "vm.update", (&before, &mut vm), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
@@ -468,6 +471,9 @@ pub async fn replace_keys(vms: &Vms, scope: &Scope, id: VmId, wanted: ReplaceKey
     vm.ssh_keys = chosen_key::with_chosen(&mut tx, scope, &wanted.ssh_keys, &wanted.ssh_key_ids).await?;
     if vm.want == Want::Gone {
         return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
+    }
+    if vm == before {
+        return Ok(VmWithDisks { vm, disks });
     }
     changed(&mut tx, scope, "vm.replace_ssh_keys", (&before, &mut vm), now).await?;
     tx.commit().await?;

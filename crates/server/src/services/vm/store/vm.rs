@@ -42,7 +42,7 @@ macro_rules! select {
 }
 
 /// A VM as its row has it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "a row has the columns it has")]
 pub struct VmRow {
     /// Its id.
