@@ -5,12 +5,15 @@ use berth_client::ProjectClient;
 use clap::Args;
 
 use super::find::find;
-use super::{LONGEST, known_hosts, show};
+use super::{known_hosts, show};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{progress, prompt};
+
+/// Seconds to wait until it runs: as for a new one, and for the end of what runs.
+const LONGEST: u64 = 900;
 
 #[derive(Args)]
 pub struct ReinstallArgs {
