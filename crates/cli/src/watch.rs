@@ -8,10 +8,13 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Result;
-use berth_client::{Event, ProjectClient};
+use berth_client::{Event, List, Page, ProjectClient};
 use clap::Args;
 use futures::{Stream, StreamExt};
 use serde::Serialize;
+
+use crate::output::{self, Look, Table};
+use crate::page::PageArgs;
 
 /// Longest pause between two looks: not everything that a list shows is an event, and time passes in it.
 const LOOK: Duration = Duration::from_secs(2);
@@ -28,13 +31,46 @@ pub struct WatchArgs {
     watch: bool,
 }
 
+/// The options of lists that have pages and change by themselves.
+#[derive(Args, Clone, Copy)]
+pub struct ListArgs {
+    #[command(flatten)]
+    page: PageArgs,
+    #[command(flatten)]
+    watching: WatchArgs,
+}
+
+impl ListArgs {
+    /// Shows a page of a list, once or as often as it changes.
+    pub async fn show<T: Serialize>(
+        self,
+        look: Look,
+        project: Option<&ProjectClient>,
+        ask: impl AsyncFn(Page) -> berth_client::Result<List<T>>,
+        table: impl Fn(&[T]) -> Table,
+    ) -> Result<()> {
+        let show = async |list: &List<T>| output::list(look, list, &table);
+        self.show_with(project, ask, show).await
+    }
+
+    /// The same, where it takes more than the list to show it.
+    pub async fn show_with<T: Serialize>(
+        self,
+        project: Option<&ProjectClient>,
+        ask: impl AsyncFn(Page) -> berth_client::Result<List<T>>,
+        show: impl AsyncFn(&List<T>) -> Result<()>,
+    ) -> Result<()> {
+        self.watching.show(project, async || Ok(ask(self.page.into()).await?), show).await
+    }
+}
+
 type Events = Pin<Box<dyn Stream<Item = berth_client::Result<Event>>>>;
 
 impl WatchArgs {
-    /// Shows a list once, or as often as it changes.
+    /// Shows a list once, or as often as it changes: where no project is chosen, every few seconds.
     pub async fn show<T: Serialize>(
         self,
-        project: &ProjectClient,
+        project: Option<&ProjectClient>,
         ask: impl AsyncFn() -> Result<T>,
         show: impl AsyncFn(&T) -> Result<()>,
     ) -> Result<()> {
@@ -60,9 +96,9 @@ impl WatchArgs {
 }
 
 /// Returns after the next event, or when it is time to look. Where the stream breaks off, another one is asked for later.
-async fn next(project: &ProjectClient, events: &mut Option<Events>) {
+async fn next(project: Option<&ProjectClient>, events: &mut Option<Events>) {
     tokio::time::sleep(PAUSE).await;
-    if events.is_none() {
+    if let (None, Some(project)) = (&events, project) {
         *events = project.events(None).await.ok().map(|events| Box::pin(events) as Events);
     }
     let looked = match events {

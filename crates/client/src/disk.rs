@@ -29,6 +29,9 @@ pub struct RootDisk {
     pub is_attached: bool,
     /// The VM it is attached to.
     pub vm_id: Option<String>,
+    /// `/dev/disk/by-id/virtio-<serial>` in the guest.
+    #[serde(default)]
+    pub serial: String,
     /// Creation, RFC 3339.
     pub created_at: String,
 }

@@ -47,6 +47,9 @@ pub struct Vm {
     /// Networks of the project that it belongs to.
     #[serde(default)]
     pub networks: Vec<Membership>,
+    /// Whether it runs the rescue system, or is about to.
+    #[serde(default)]
+    pub rescue: bool,
     /// Whether its first boot finished.
     #[serde(default)]
     pub guest_ready: bool,
@@ -344,7 +347,7 @@ impl ProjectClient {
         self.client.delete(&self.vm_path(id)).await
     }
 
-    /// `start`, `stop` or `restart`.
+    /// `start`, `stop`, `restart`, `suspend`, `resume` or `rescue`.
     pub async fn vm_verb(&self, id: &str, verb: &str) -> Result<Vm> {
         self.client.post(&format!("{}/{verb}", self.vm_path(id)), None::<&()>).await
     }

@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use berth_client::{DataDisk, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
+use berth_client::{DataDisk, List, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
 use clap::{Subcommand, ValueEnum};
 
 use super::vm::find as find_vm;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output::{self, Table};
-use crate::page::PageArgs;
 use crate::pick::Noun;
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::size;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
+use crate::watch::ListArgs;
 
 /// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
@@ -54,7 +54,7 @@ pub enum DiskCommand {
         #[arg(long)]
         root: bool,
         #[command(flatten)]
-        page: PageArgs,
+        args: ListArgs,
     },
     /// Show one data disk
     #[command(visible_alias = "show")]
@@ -128,15 +128,19 @@ pub enum DiskCommand {
 pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
     let project = context.project()?;
     match command {
-        DiskCommand::List { root: false, page } => {
-            let disks = project.disks(page.into()).await?;
-            let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
-            output::list(context.look, &disks, |disks| show(disks, &vms, MESSAGE))
+        DiskCommand::List { root: false, args } => {
+            let table = async |disks: &List<DataDisk>| {
+                let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
+                output::list(context.look, disks, |disks| show(disks, &vms, MESSAGE))
+            };
+            args.show_with(Some(&project), async |page| project.disks(page).await, table).await
         }
-        DiskCommand::List { root: true, page } => {
-            let disks = project.root_disks(page.into()).await?;
-            let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
-            output::list(context.look, &disks, |disks| show_roots(disks, &vms, MESSAGE))
+        DiskCommand::List { root: true, args } => {
+            let table = async |disks: &List<RootDisk>| {
+                let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
+                output::list(context.look, disks, |disks| show_roots(disks, &vms, MESSAGE))
+            };
+            args.show_with(Some(&project), async |page| project.root_disks(page).await, table).await
         }
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
         DiskCommand::Get { disk, root: true } => one_root(context, &project, find_root(&project, &disk).await?).await,

@@ -9,11 +9,11 @@ use clap::{Args, Subcommand};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::{self, Table};
-use crate::page::PageArgs;
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
+use crate::watch::ListArgs;
 
 /// Seconds to wait for an image's removal.
 const LONGEST: u64 = 120;
@@ -32,7 +32,7 @@ const WORDS: Words = &[
 pub enum ImageCommand {
     /// List images
     #[command(visible_alias = "ls")]
-    List(PageArgs),
+    List(ListArgs),
     /// Show one image
     #[command(visible_alias = "show")]
     Get {
@@ -79,7 +79,10 @@ pub struct ImportArgs {
 pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     let client = &context.client;
     match command {
-        ImageCommand::List(page) => output::list(context.look, &client.images(page.into()).await?, show),
+        ImageCommand::List(args) => {
+            let project = context.project().ok();
+            args.show(context.look, project.as_ref(), async |page| client.images(page).await, show).await
+        }
         ImageCommand::Get { image } => one(context, client.image(&image).await?),
         ImageCommand::Import(args) => one(context, import(context, args).await?),
         ImageCommand::Delete { images, waiting } => delete(context, &images, waiting).await,

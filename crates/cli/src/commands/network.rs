@@ -9,10 +9,10 @@ use super::firewall;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output::{self, Table};
-use crate::page::PageArgs;
 use crate::pick::Noun;
 use crate::several::{Outcome, find_all};
 use crate::typed::{Words, retold};
+use crate::watch::ListArgs;
 
 const NETWORK: Noun = Noun { one: "network", list: "berth network list" };
 
@@ -23,10 +23,7 @@ const WORDS: Words = &[("name", "NAME"), ("cidr", "--cidr")];
 pub enum NetworkCommand {
     /// List networks
     #[command(visible_alias = "ls")]
-    List {
-        #[command(flatten)]
-        page: PageArgs,
-    },
+    List(ListArgs),
     /// Show a network, and which VMs and sandboxes belong to it
     #[command(visible_alias = "show")]
     Get {
@@ -68,7 +65,9 @@ pub enum NetworkCommand {
 pub async fn run(context: &Context, command: NetworkCommand) -> Result<()> {
     let project = context.project()?;
     match command {
-        NetworkCommand::List { page } => output::list(context.look, &project.networks(page.into()).await?, table),
+        NetworkCommand::List(args) => {
+            args.show(context.look, Some(&project), async |page| project.networks(page).await, table).await
+        }
         NetworkCommand::Get { network } => {
             let network = find(&project, &network).await?;
             // A list does not say what belongs to it.

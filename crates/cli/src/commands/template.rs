@@ -15,11 +15,11 @@ use super::sandbox::find_snapshot;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output::Table;
-use crate::page::PageArgs;
 use crate::pick::{Noun, candidates};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::wait::WaitArgs;
+use crate::watch::ListArgs;
 use crate::{output, pairs, size};
 
 /// Seconds to wait for a build.
@@ -30,7 +30,7 @@ const TEMPLATE: Noun = Noun { one: "template", list: "berth template list" };
 pub enum TemplateCommand {
     /// List templates
     #[command(visible_alias = "ls")]
-    List(PageArgs),
+    List(ListArgs),
     /// Build a template, and wait until it is ready
     Create(CreateArgs),
     /// Show one template
@@ -107,7 +107,9 @@ pub struct CreateArgs {
 pub async fn run(context: &Context, command: TemplateCommand) -> Result<()> {
     let project = &context.project()?;
     match command {
-        TemplateCommand::List(page) => output::list(context.look, &project.templates(page.into()).await?, show),
+        TemplateCommand::List(args) => {
+            args.show(context.look, Some(project), async |page| project.templates(page).await, show).await
+        }
         TemplateCommand::Create(args) => create(context, project, args).await,
         TemplateCommand::Show { template } => one(context, &find(project, &template).await?),
         TemplateCommand::Logs { template, follow } => {

@@ -30,7 +30,7 @@ pub struct Here {
     pub platform: Platform,
     pub way: Way,
     agent: Agent,
-    home: TempDir,
+    pub home: TempDir,
 }
 
 impl Here {

@@ -99,6 +99,43 @@ async fn a_watched_list_is_told_again_when_it_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn every_list_of_what_changes_by_itself_is_watched() {
+    let here = Here::start().await;
+    let caller = &here.platform.admin;
+    let (vm, disk) = (caller.running_vm("web").await, "first");
+    let body = |name: &str| serde_json::json!({"name": name, "type": "block", "size_gb": 10, "region_id": "local"});
+    caller.post("/disks", body(disk)).await;
+    caller.post("/networks", serde_json::json!({"name": "lan"})).await;
+    let root = caller.get(&format!("/vms/{vm}")).await.body["root_disk"]["name"].as_str().expect("a name").to_owned();
+    for (list, first) in [
+        (&["disk", "list"][..], disk),
+        (&["disk", "list", "--root"], &root),
+        (&["network", "list"], "lan"),
+        (&["image", "list"], "large"),
+        (&["template", "list"], "base"),
+    ] {
+        let mut command = here.berth(&[list, &["--watch", "--no-headers"]].concat());
+        let mut watching = command.spawn().expect("a process");
+        let mut lines = BufReader::new(watching.stdout.take().expect("its output")).lines();
+        let mut begins_with = async |name: &str| {
+            while !tokio::time::timeout(PATIENCE, lines.next_line())
+                .await
+                .expect("a line in time")
+                .expect("its output")
+                .unwrap_or_else(|| panic!("{list:?} ended without {name}"))
+                .starts_with(name)
+            {}
+        };
+        begins_with(first).await;
+        if list == ["disk", "list"] {
+            caller.post("/disks", body("second")).await;
+            begins_with("second").await;
+        }
+        watching.kill().await.expect("its end");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_list_is_drawn_anew_in_a_window() {
     const CLEARED: &str = "\x1b[H\x1b[2J";
     let here = Here::start().await;

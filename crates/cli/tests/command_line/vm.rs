@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Here, ended, err, out, until};
 
+/// A host key as ssh keeps it.
+const HOST_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJTLFenqOeMLjDE/JI2CnNLWdtoqqbFkFL36i2vXPSR7";
+
 async fn berth(here: &Here, arguments: &[&str]) -> Output {
     ended(here.berth(arguments)).await
 }
@@ -315,12 +318,37 @@ async fn a_vm_is_reinstalled_once_that_was_meant() {
     let refused = berth(&here, &["vm", "reinstall", "web"]).await;
     assert!(refused.status.code() == Some(2) && err(&refused).contains("berth vm reinstall web --yes"), "{refused:?}");
     assert_eq!(clones(), ["micro"]);
+    // What its next system will not have is not waited for.
+    let known = here.home.path().join(".config/berth/known_hosts");
+    std::fs::create_dir_all(known.parent().expect("a folder")).expect("a folder");
+    let other = format!("other {HOST_KEY}\n");
+    std::fs::write(&known, format!("{id} {HOST_KEY}\n{other}")).expect("a file");
     let large = berth(&here, &["vm", "reinstall", "web", "--image", "large", "--yes"]).await;
     assert!(!large.status.success() && err(&large).contains("--image needs a root disk of 25 GiB"), "{large:?}");
     let done = berth(&here, &["vm", "reinstall", "web", "--yes", "--wait", "--json"]).await;
     let shown: Value = serde_json::from_str(&out(&done)).unwrap_or_else(|_| panic!("{done:?}"));
     assert_eq!((&shown["status"], &shown["root_disk"]["id"]), (&json!("running"), &disk));
     assert_eq!(clones(), ["micro", "micro"]);
+    assert_eq!(std::fs::read_to_string(&known).expect("a file"), other);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_is_rescued_and_shows_how_that_ends() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    let done = berth(&here, &["vm", "rescue", "web", "--wait", "--json"]).await;
+    let shown: Value = serde_json::from_str(&out(&done)).unwrap_or_else(|_| panic!("{done:?}"));
+    assert_eq!((&shown["status"], &shown["rescue"]), (&json!("running"), &json!(true)));
+    let shown = out(&berth(&here, &["vm", "show", "web"]).await);
+    assert!(shown.contains("yes; restart leaves it") && shown.contains("log in as root"), "{shown}");
+    // A rescue system has another host key each time.
+    let settings = out(&berth(&here, &["vm", "ssh-config"]).await);
+    assert!(settings.contains("UserKnownHostsFile \"/dev/null\""), "{settings}");
+    let suspended = berth(&here, &["vm", "suspend", "web"]).await;
+    assert!(!suspended.status.success() && err(&suspended).contains("Restart it first"), "{suspended:?}");
+    assert!(berth(&here, &["vm", "restart", "web", "--wait"]).await.status.success());
+    let shown = out(&berth(&here, &["vm", "show", "web"]).await);
+    assert!(!shown.contains("rescue"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -334,7 +334,7 @@ async fn a_time_to_live_ends() {
 }
 
 /// A service that was stopped while its machine runs.
-async fn with_machine() -> (Service, String) {
+pub async fn with_machine() -> (Service, String) {
     let mut service = service();
     service.start();
     let caller = service.admin().await;

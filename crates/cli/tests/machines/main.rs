@@ -19,6 +19,8 @@ mod image;
 mod network;
 mod networks;
 mod project_network;
+mod reinstall;
+mod rescue;
 mod schema;
 mod screen;
 mod session;

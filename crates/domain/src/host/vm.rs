@@ -51,6 +51,10 @@ pub struct MachineSpec {
     /// Functions of the host's devices that it has for itself: GPUs, with what goes with them.
     #[serde(default)]
     pub gpus: Vec<PciAddress>,
+    /// The image whose system it boots instead of its own, to be repaired from there: on a disk that goes with it, beside
+    /// which it has its root disk and its data disks, and with nothing of its user data.
+    #[serde(default)]
+    pub rescue: Option<String>,
 }
 
 impl MachineSpec {

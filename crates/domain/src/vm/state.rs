@@ -18,6 +18,8 @@ pub enum Verb {
     Resume,
     /// Make its root disk anew, and bring it to `running` with that.
     Reinstall,
+    /// Bring it to `running` with a rescue system, which has its disks beside its own.
+    Rescue,
 }
 
 impl Verb {
@@ -30,6 +32,7 @@ impl Verb {
             Self::Suspend => "suspend",
             Self::Resume => "resume",
             Self::Reinstall => "reinstall",
+            Self::Rescue => "rescue",
         }
     }
 }
@@ -45,8 +48,8 @@ pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
         (Verb::Start, Stopped | Failed | Suspended) | (Verb::Resume, Suspended) => Some(Starting),
         (Verb::Stop, Running | Starting | Restarting | Failed | Suspended) => Some(Stopping),
         (Verb::Suspend, Running) => Some(Suspending),
-        (Verb::Restart | Verb::Reinstall, Running) => Some(Restarting),
-        (Verb::Reinstall, Stopped | Failed | Suspended) => Some(Starting),
+        (Verb::Restart | Verb::Reinstall | Verb::Rescue, Running) => Some(Restarting),
+        (Verb::Reinstall, Stopped | Failed | Suspended) | (Verb::Rescue, Stopped | Failed) => Some(Starting),
         _ => return Err(refused(verb, status)),
     };
     Ok(next)
@@ -67,6 +70,8 @@ fn refused(verb: Verb, status: Status) -> Error {
         Status::Deleting | Status::Deleted => "It is being deleted.",
         status if !status.is_transitional() => match verb {
             Verb::Suspend | Verb::Restart => "Start it first.",
+            // A memory fits the disks as they are.
+            Verb::Rescue => "Resume it, or stop it, which gives its memory up; then try again.",
             _ => "Only a suspended VM is resumed: start it.",
         },
         _ => "Wait until the change under way has ended, then try again.",
@@ -120,8 +125,14 @@ mod tests {
                 Stopped | Failed | Suspended => Some(Some(Starting)),
                 _ => None,
             },
+            Verb::Rescue => match status {
+                Running => Some(Some(Restarting)),
+                Stopped | Failed => Some(Some(Starting)),
+                _ => None,
+            },
         };
-        for verb in [Verb::Start, Verb::Stop, Verb::Restart, Verb::Suspend, Verb::Resume, Verb::Reinstall] {
+        for verb in [Verb::Start, Verb::Stop, Verb::Restart, Verb::Suspend, Verb::Resume, Verb::Reinstall, Verb::Rescue]
+        {
             for &status in Status::ALL {
                 let got = on_verb(verb, status);
                 match (&got, table(verb, status)) {

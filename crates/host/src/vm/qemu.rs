@@ -17,6 +17,7 @@ mod findings;
 mod guest;
 mod memory;
 mod network;
+mod rescue;
 mod settings;
 mod start;
 
@@ -162,6 +163,7 @@ impl QemuEngine {
 
     async fn end_machine(&self, id: MachineId) -> Result<()> {
         machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
+        self.end_rescue(id).await?;
         self.programs.end(id).await?;
         self.gpus.give_back(id).await
     }
@@ -250,6 +252,7 @@ impl QemuEngine {
     async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
         // One that an earlier machine left a moment ago may have them still.
         self.programs.end(spec.id).await?;
+        self.end_rescue(spec.id).await?;
         let (open, low_ports) = self.sort_ports(spec);
         let bound = network::bind(&open)?;
         let started = self.start_process(spec).await;

@@ -19,8 +19,11 @@ const EMULATED: &str = "max,-erms,-fsrm,-la57";
 
 /// Emulation keeps at most so many MiB of translated code; QEMU's own default is a GiB.
 const TRANSLATED: &str = "tcg,tb-size=256";
-/// The node of the image that a root disk is a clone of.
+/// The node of the root disk, and that of the image that it is a clone of.
+const ROOT: &str = "d0";
 const BASE: &str = "base";
+/// The node of the image that the root disk of a system is a clone of that is rescued.
+const RESCUED_BASE: &str = "rescued-base";
 /// What a place for a data disk is called before its number: a port that a guest sees something come to and leave.
 pub(super) const PLACE: &str = "place";
 
@@ -65,8 +68,8 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     args.pair("-chardev", format!("file,id=ready,path={READY_LOG},append=on"));
     args.flags("-device isa-serial,chardev=console -device isa-serial,chardev=ready");
     boot(&mut args, &spec.boot);
-    drive(&mut args, "d0", &spec.root, false);
-    device(&mut args, "d0", &spec.root, "");
+    drive(&mut args, ROOT, &spec.root, false);
+    device(&mut args, ROOT, &spec.root, "");
     let seed = Drive { path: spec.seed.clone(), format: "raw", base: None, serial: "seed".into() };
     drive(&mut args, "d1", &seed, true);
     device(&mut args, "d1", &seed, "");
@@ -144,11 +147,18 @@ fn device(args: &mut Args, node: &str, drive: &Drive, more: &str) {
     args.pair("-device", format!("virtio-blk-pci,drive={node},serial={}{more}", escape(&drive.serial)));
 }
 
+/// The node of the image below a disk. Of a machine's disks at most one beside the root disk is a clone: the root disk of a
+/// system that is rescued.
+fn base_of(top: &str) -> &'static str {
+    if top == ROOT { BASE } else { RESCUED_BASE }
+}
+
 /// A disk, and the image below it where there is one. What a disk's header says of other files is not asked for.
 fn drive(args: &mut Args, top: &str, drive: &Drive, read_only: bool) {
     if let Some(base) = &drive.base {
-        node(args, BASE, base, "qcow2", true, &json!({"backing": null}));
-        node(args, top, &drive.path, drive.format, read_only, &json!({"backing": BASE}));
+        let below = base_of(top);
+        node(args, below, base, "qcow2", true, &json!({"backing": null}));
+        node(args, top, &drive.path, drive.format, read_only, &json!({"backing": below}));
     } else {
         let lowest = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
         node(args, top, &drive.path, drive.format, read_only, &lowest);
@@ -292,6 +302,20 @@ mod tests {
             -device virtserialport,bus=guest.0,chardev=guest,name=org.qemu.guest_agent.0 -";
         let text = line(&Spec { memory: Some(Fits { has_guest_port: true, ..older }), ..spec() });
         assert!(text.contains(agent) && !text.contains("VGA"), "{text}");
+    }
+
+    #[test]
+    fn a_second_clone_has_a_base_of_its_own() {
+        let mut with = spec();
+        with.drives[0].base = Some("/other.qcow2".into());
+        let text = line(&with);
+        for part in [
+            r#"{"driver":"file","filename":"/other.qcow2","node-name":"rescued-base-file","read-only":true}"#,
+            r#"{"backing":"rescued-base","discard":"unmap","driver":"qcow2","file":"disk-0123456789abcdef0123-file""#,
+            r#"{"backing":"base","discard":"unmap","driver":"qcow2","file":"d0-file","node-name":"d0"}"#,
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
     }
 
     #[test]

@@ -70,6 +70,7 @@ const STEPS: &[Step] = steps![
     41 "0041" "suspended",
     42 "0042" "pool",
     47 "0047" "reinstall",
+    48 "0048" "rescue",
     57 "0057" "ssh_keys_state",
 ];
 

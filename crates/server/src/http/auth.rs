@@ -22,7 +22,7 @@ use berth_domain::{Code, Error, Result};
 use serde_json::json;
 use uuid::Uuid;
 
-pub use super::authority::{AnyOf, Grant, Granted, Watch};
+pub use super::authority::{Grant, Granted, Watch};
 use super::client_address::ClientAddress;
 use super::credential;
 pub use super::denial::{administrators_only, forbidden, missing_scope, persons_only, unauthorized};
@@ -30,6 +30,7 @@ use super::envelope::{ApiError, RequestId};
 use super::limit::Window;
 use super::path::PathText;
 use super::query;
+pub use super::right::AnyOf;
 pub use super::who::Who;
 use crate::db::Tx;
 use crate::db::audit::{Actor, Audit};
@@ -79,9 +80,7 @@ impl Caller {
     /// Refuses a key that lacks a scope.
     fn require_right(&self, needed: Option<AnyOf>) -> Result<()> {
         match (self.who, needed) {
-            (Who::Key { scopes, .. }, Some(needed)) if !needed.iter().any(|scope| scopes.contains(*scope)) => {
-                Err(missing_scope(needed))
-            }
+            (Who::Key { scopes, .. }, Some(needed)) if !needed.is_among(scopes) => Err(missing_scope(needed)),
             _ => Ok(()),
         }
     }

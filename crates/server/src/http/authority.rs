@@ -12,21 +12,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use berth_domain::identity::{Action, KeyScope};
+use berth_domain::identity::Action;
 use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::{Error, Result};
 use uuid::Uuid;
 
 use super::auth::{Caller, Gate, OrgScope, Person, Scope, Who, gate};
 use super::envelope::ApiError;
+use super::right::AnyOf;
 use super::streams::{Place, Streams};
 use crate::db::{Authority, Tx};
 
 /// Pause between two checks whether an answer without an end may go on.
 const RECHECK: Duration = Duration::from_secs(5);
-
-/// Scopes of which an API key needs one.
-pub type AnyOf = &'static [KeyScope];
 
 /// What an extractor granted to a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

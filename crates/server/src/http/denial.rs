@@ -1,12 +1,13 @@
 //! The errors for callers who are not let in.
 
-use berth_domain::identity::KeyScope;
 use berth_domain::{Code, Error};
 
-/// The refusal of a key without a scope: 401 on machines, where the specification says so, and 403 elsewhere.
-pub fn missing_scope(needed: &[KeyScope]) -> Error {
-    let code = if *needed == [KeyScope::Vm] { Code::Unauthorized } else { Code::MissingScope };
-    let needed = needed.iter().map(|scope| format!("'{scope}'")).collect::<Vec<_>>().join(" or ");
+use super::right::AnyOf;
+
+/// The refusal of a key without a scope: 401 on VMs, where the specification says so, and 403 elsewhere.
+pub fn missing_scope(needed: AnyOf) -> Error {
+    let code = if needed.is_unauthorized { Code::Unauthorized } else { Code::MissingScope };
+    let needed = needed.scopes.iter().map(|scope| format!("'{scope}'")).collect::<Vec<_>>().join(" or ");
     let message = format!("This API key lacks the scope {needed}. Make or change one with POST or PATCH …/api_keys.");
     Error::new(code, message)
 }

@@ -28,6 +28,7 @@ pub mod path;
 pub mod probes;
 pub mod query;
 pub mod reply;
+pub mod right;
 pub mod seated;
 pub mod seats;
 pub mod server;

@@ -137,6 +137,17 @@ async fn disks_that_do_not_fit_a_request() {
     let mut elsewhere = attaching("web", &[&data]);
     elsewhere["region_id"] = json!("other");
     caller.post("/vms", elsewhere).await.refused(400, "invalid_request");
+    // What a request has wrong is told before who has the disk.
+    let near = caller.create_vm(attaching("near", &[&data])).await;
+    let mut far = vm("far");
+    far["region_id"] = json!("other");
+    let far = caller.create_vm(far).await;
+    let attach = async |vm: &str| caller.post(&format!("/disks/{data}/attach"), json!({"vm_id": vm})).await;
+    let refused = attach(&far).await;
+    refused.refused(400, "invalid_request");
+    assert!(refused.names("vm_id"), "{refused:?}");
+    attach(&caller.running_vm("other").await).await.refused(409, "disk_in_use");
+    assert_eq!(attach(&near).await.status, 200, "it has it");
     // A volume that is not ready.
     platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
     let slow = caller.post("/disks", disk("slow")).await.id();

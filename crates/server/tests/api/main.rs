@@ -33,6 +33,7 @@ mod port;
 mod quota;
 mod reach;
 mod reinstall;
+mod rescue;
 mod resource_usage;
 mod sandbox;
 mod sandbox_life;

@@ -40,6 +40,8 @@ enum Roles {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Keys {
     Vm,
+    /// What is for VMs and none itself.
+    ForVms,
     Sandbox,
     Inference,
     VmOrSandbox,
@@ -76,7 +78,8 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "vms") if rest.ends_with("/console/ws") || rest.ends_with("/screen/ws") => {
                 Project(Roles::Change, Keys::Vm)
             }
-            (_, "vms" | "disks" | "root_disks" | "ssh_keys") => Project(usual, Keys::Vm),
+            (_, "vms" | "disks" | "root_disks") => Project(usual, Keys::Vm),
+            (_, "ssh_keys") => Project(usual, Keys::ForVms),
             (_, "networks") => Project(usual, Keys::VmOrSandbox),
             (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),
             _ => return None,
@@ -177,6 +180,7 @@ fn refusal(kind: Kind, access: Access) -> Option<u16> {
         (Access::Administrator, _) => Some(403),
         (Access::Project(_, Keys::Vm), Kind::KeyOfSandbox | Kind::KeyOfInference) => Some(401),
         (Access::Project(_, Keys::Sandbox), Kind::KeyOfVm | Kind::KeyOfInference) => Some(403),
+        (Access::Project(_, Keys::ForVms), Kind::KeyOfSandbox | Kind::KeyOfInference) => Some(403),
         (Access::Project(_, Keys::VmOrSandbox), Kind::KeyOfInference) => Some(403),
         (Access::Project(_, Keys::Inference), Kind::KeyOfVm | Kind::KeyOfSandbox) => Some(403),
         (Access::Project(..), Kind::KeyOfVm | Kind::KeyOfSandbox | Kind::KeyOfInference) => None,

@@ -38,7 +38,7 @@ async fn a_screen_is_seen_while_its_vm_runs() {
     assert_eq!(connect(caller, &id, &format!("binary, {token}")).await.status(), 409);
     platform.engine.allow("screen");
     platform.engine.refuse("picture", EngineError::Transient("QEMU did not answer in time".into()));
-    caller.get(&format!("/vms/{id}/screen")).await.refused(503, "unavailable");
+    caller.get(&format!("/vms/{id}/screen")).await.refused(503, "service_unavailable");
     platform.engine.allow("picture");
 
     assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);

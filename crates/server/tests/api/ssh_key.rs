@@ -134,6 +134,12 @@ async fn only_own_keys_and_the_projects_can_be_chosen() {
     program.post("/vms", vm_with("web", &[], &[&own])).await.refused(400, "ssh_key_not_found");
     assert_eq!(keys_of(&platform, &program, vm_with("web", &[], &[&shared])).await, [key(2)]);
     assert_eq!(program.get(OWN).await.status, 401);
+    let made = caller.post("/api_keys", json!({"name": "boxes", "scopes": ["sandbox", "inference"]})).await;
+    let without = caller.with_token(made.body["key"].as_str().expect("a key"));
+    without.get(PROJECTS).await.refused(403, "missing_scope");
+    without.post(PROJECTS, json!({"name": "late", "public_key": key(3)})).await.refused(403, "missing_scope");
+    without.delete(&format!("{PROJECTS}/{shared}")).await.refused(403, "missing_scope");
+    assert_eq!(program.get(PROJECTS).await.body["pagination"]["total_items"], 1);
     // References come in the contract's order: networks before keys.
     let mut body = vm_with("web", &[], &[&nothing]);
     body["network_ids"] = json!([nothing]);

@@ -35,6 +35,7 @@ pub fn spec() -> MachineSpec {
         rules: crate::networks::rules(),
         goes_on: true,
         gpus: vec!["0000:01:00.0".parse().expect("an address")],
+        rescue: Some("micro".into()),
     }
 }
 

@@ -189,7 +189,7 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
     };
     let ask = async || Ok(project.sandboxes(&filter).await?);
     let show = async |all: &List<Sandbox>| show::list(context, all, &show::templates(context, project).await?);
-    args.watching.show(project, ask, show).await
+    args.watching.show(Some(project), ask, show).await
 }
 
 async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) -> Result<()> {

@@ -9,12 +9,12 @@ use super::show;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output;
-use crate::page::PageArgs;
 use crate::pick::{Noun, candidates};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
+use crate::watch::ListArgs;
 
 /// Seconds to wait for a snapshot.
 const LONGEST: u64 = 300;
@@ -30,7 +30,7 @@ pub enum SnapshotCommand {
         /// Sandbox, by name or id
         sandbox: Option<String>,
         #[command(flatten)]
-        page: PageArgs,
+        args: ListArgs,
     },
     /// Show one snapshot
     #[command(visible_alias = "get")]
@@ -67,13 +67,13 @@ pub struct CreateArgs {
 pub async fn run(context: &Context, project: &ProjectClient, command: SnapshotCommand) -> Result<()> {
     match command {
         SnapshotCommand::Create(args) => create(context, project, args).await,
-        SnapshotCommand::List { sandbox: None, page } => {
-            output::list(context.look, &project.snapshots(page.into()).await?, show::snapshots)
+        SnapshotCommand::List { sandbox: None, args } => {
+            args.show(context.look, Some(project), async |page| project.snapshots(page).await, show::snapshots).await
         }
-        SnapshotCommand::List { sandbox: Some(sandbox), page } => {
+        SnapshotCommand::List { sandbox: Some(sandbox), args } => {
             let sandbox = find_sandbox(project, &sandbox).await?;
-            let snapshots = project.sandbox_snapshots(&sandbox.id, page.into()).await?;
-            output::list(context.look, &snapshots, show::snapshots)
+            let ask = async |page| project.sandbox_snapshots(&sandbox.id, page).await;
+            args.show(context.look, Some(project), ask, show::snapshots).await
         }
         SnapshotCommand::Show { snapshot } => one(context, &find(project, &snapshot, None).await?),
         SnapshotCommand::Delete { snapshots, waiting } => delete(context, project, &snapshots, waiting).await,

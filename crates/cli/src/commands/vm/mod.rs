@@ -4,6 +4,7 @@ mod console;
 mod create;
 mod event;
 mod find;
+mod known_hosts;
 mod price;
 mod reinstall;
 mod screen;
@@ -58,6 +59,8 @@ pub enum VmCommand {
     Suspend(VerbArgs),
     /// Resume suspended VMs where they were
     Resume(VerbArgs),
+    /// Start VMs with a rescue system, their disks beside it; restart leaves it
+    Rescue(VerbArgs),
     /// Delete VMs for good
     #[command(visible_alias = "rm")]
     Delete(VerbArgs),
@@ -216,6 +219,7 @@ pub async fn run(context: &Context, command: VmCommand) -> Result<ExitCode> {
         VmCommand::Restart(args) => verb(context, &project, args, "restart", "running").await?,
         VmCommand::Suspend(args) => verb(context, &project, args, "suspend", "suspended").await?,
         VmCommand::Resume(args) => verb(context, &project, args, "resume", "running").await?,
+        VmCommand::Rescue(args) => verb(context, &project, args, "rescue", "running").await?,
         VmCommand::Delete(args) => delete(context, &project, args).await?,
         VmCommand::Resize { vm, size } => {
             let vm = find(&project, &vm).await?;
@@ -270,7 +274,7 @@ async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Res
         name: None,
     };
     let ask = async || Ok(project.vms(filter.clone()).await?);
-    args.watching.show(project, ask, async |vms: &List<Vm>| show::list(context, vms)).await
+    args.watching.show(Some(project), ask, async |vms: &List<Vm>| show::list(context, vms)).await
 }
 
 async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {

@@ -5,12 +5,15 @@ use berth_client::ProjectClient;
 use clap::Args;
 
 use super::find::find;
-use super::{LONGEST, show};
+use super::{known_hosts, show};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{progress, prompt};
+
+/// Seconds to wait until it runs: as for a new one, and for the end of what runs.
+const LONGEST: u64 = 900;
 
 #[derive(Args)]
 pub struct ReinstallArgs {
@@ -41,6 +44,7 @@ pub async fn reinstall(context: &Context, project: &ProjectClient, args: Reinsta
         return Err(Failure::usage(text));
     }
     let mut vm = project.reinstall_vm(&vm.id, image).await.map_err(|error| retold(error, WORDS))?;
+    known_hosts::forget(&vm)?;
     if args.waiting.wanted(false) {
         vm = progress::wait(project, &vm.id, "running", args.waiting.longest(LONGEST), context.is_quiet()).await?;
     }

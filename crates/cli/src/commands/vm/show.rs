@@ -49,6 +49,7 @@ fn fields(vm: &Vm) -> Vec<(&'static str, String)> {
         ("id", vm.id.clone()),
         ("status", vm.status.clone()),
         ("message", vm.message.clone().unwrap_or_default()),
+        ("rescue", if vm.rescue { "yes; restart leaves it".into() } else { String::new() }),
         ("guest ready", guest(vm).into()),
         ("ssh", ssh(vm)),
         ("ports", ports.join(", ")),

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::find::find;
-use crate::credentials;
+use super::known_hosts;
 use crate::failure::Failure;
 use crate::own_key;
 use crate::progress::{self, Progress};
@@ -95,7 +95,7 @@ async fn greets(ssh: &Ssh, patience: Duration) -> bool {
 
 /// The ssh command. It stores a VM's host key under the VM's id, because addresses are reused.
 fn command(vm: &Vm, ssh: &Ssh, args: &SshArgs) -> Result<Command> {
-    let known = credentials::folder()?.join("known_hosts");
+    let known = known_hosts::file(vm)?;
     let mut command = Command::new("ssh");
     command.args(["-p", &ssh.port.to_string(), "-o", "StrictHostKeyChecking=accept-new", "-o", "LogLevel=ERROR"]);
     command.args(["-o", &format!("HostKeyAlias={}", vm.id), "-o", &format!("UserKnownHostsFile={}", known.display())]);

@@ -15,6 +15,7 @@ use berth_client::{ProjectClient, Vm, VmFilter};
 use clap::Args;
 use serde_json::json;
 
+use super::known_hosts;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::id::short;
@@ -35,7 +36,7 @@ pub struct SshConfigArgs {
 pub async fn ssh_config(context: &Context, project: &ProjectClient, args: SshConfigArgs) -> Result<()> {
     let vms = all(project).await?;
     let (folder, key) = (credentials::folder()?, own_key::private()?);
-    let text = config(&vms, &folder.join("known_hosts"), key.as_deref())?;
+    let text = config(&vms, key.as_deref())?;
     if !args.write {
         print!("{text}");
         return Ok(());
@@ -78,7 +79,7 @@ fn names(vms: &[Vm]) -> Vec<(String, &Vm)> {
 }
 
 /// A block of settings for each VM.
-fn config(vms: &[Vm], known_hosts: &Path, key: Option<&Path>) -> Result<String> {
+fn config(vms: &[Vm], key: Option<&Path>) -> Result<String> {
     let mut text = String::from("# VMs of Berth, written by berth vm ssh-config\n");
     for (name, vm) in names(vms) {
         let Some(ssh) = &vm.ssh else { continue };
@@ -86,7 +87,7 @@ fn config(vms: &[Vm], known_hosts: &Path, key: Option<&Path>) -> Result<String> 
         let other = if name == format!("{id}.{DOMAIN}") { String::new() } else { format!(" {id}.{DOMAIN}") };
         writeln!(text, "\nHost {}{}", plain(&name)?, plain_or_empty(&other)?)?;
         writeln!(text, "  HostName {}\n  Port {}\n  User {}", plain(&ssh.host)?, ssh.port, plain(&ssh.user)?)?;
-        writeln!(text, "  HostKeyAlias {}\n  UserKnownHostsFile {}", plain(&vm.id)?, quoted(known_hosts)?)?;
+        writeln!(text, "  HostKeyAlias {}\n  UserKnownHostsFile {}", plain(&vm.id)?, quoted(&known_hosts::file(vm)?)?)?;
         writeln!(text, "  StrictHostKeyChecking accept-new")?;
         if let Some(key) = key {
             writeln!(text, "  IdentityFile {}", quoted(key)?)?;

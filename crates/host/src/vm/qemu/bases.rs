@@ -22,7 +22,7 @@ impl QemuEngine {
     }
 
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
-    async fn base(&self, image: &str) -> Result<PathBuf> {
+    pub(super) async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
         let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         self.integrity.check(&from, &manifest).await?;

@@ -18,7 +18,12 @@ impl QemuEngine {
         let machines = self.settings.host.data.join("machines");
         let lives = move |id: MachineId| machine::find(&machines.join(id.to_string()), id.0).is_some();
         let assigned = self.gpus.take(spec.id, &spec.gpus, lives).await?;
-        self.make_machine(spec, self.qemu_spec(spec, assigned).await?).await
+        let own = self.qemu_spec(spec, assigned).await?;
+        let machine = match &spec.rescue {
+            Some(image) => self.rescuing(own, image).await?,
+            None => own,
+        };
+        self.make_machine(spec, machine).await
     }
 
     /// Boots a machine.
@@ -30,15 +35,16 @@ impl QemuEngine {
 }
 
 fn write_seed(spec: &MachineSpec, seed: &Path, foreign: bool) -> Result<()> {
+    let is_own = spec.rescue.is_none();
     let mount = |disk: &DataDisk| Some(Mount { serial: disk.id.serial(), path: disk.mount.clone()? });
     let seed_of = Seed {
         instance_id: spec.id.0,
         hostname: spec.name.clone(),
         ssh_keys: spec.ssh_keys.clone(),
-        user_data: spec.user_data.clone(),
+        user_data: spec.user_data.clone().filter(|_| is_own),
         vendor_data: foreign.then(generic_vendor_data),
         mac: Mac::of(spec.id.0),
-        mounts: spec.data_disks.iter().filter_map(mount).collect(),
+        mounts: spec.data_disks.iter().filter(|_| is_own).filter_map(mount).collect(),
     };
     seed_of.write(seed).map_err(qemu_failed)
 }

@@ -88,7 +88,7 @@ struct Inner {
 
 /// A key of scope `inference` is for models.
 impl Right for Gateway {
-    const SCOPES: AnyOf = &[KeyScope::Inference];
+    const SCOPES: AnyOf = AnyOf::of(&[KeyScope::Inference]);
 }
 
 impl Gateway {

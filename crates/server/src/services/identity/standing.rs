@@ -54,7 +54,7 @@ impl Standing {
                 }
                 self.require_active()?;
                 if let (Some(scopes), Some(right)) = (self.scopes, right)
-                    && !right.iter().any(|scope| scopes.contains(*scope))
+                    && !right.is_among(scopes)
                 {
                     return Err(missing_scope(right));
                 }

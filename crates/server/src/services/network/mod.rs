@@ -78,7 +78,7 @@ impl Networks {
 
 /// VMs and sandboxes alike belong to networks, so a key that may make either may make their networks.
 impl Right for Networks {
-    const SCOPES: AnyOf = &[KeyScope::Vm, KeyScope::Sandbox];
+    const SCOPES: AnyOf = AnyOf::of(&[KeyScope::Vm, KeyScope::Sandbox]);
 }
 
 #[async_trait]

@@ -138,7 +138,7 @@ impl Sandboxes {
 
 /// A key of scope `sandbox` is for sandboxes, their templates and snapshots, and for what runs inside.
 impl Right for Sandboxes {
-    const SCOPES: AnyOf = &[KeyScope::Sandbox];
+    const SCOPES: AnyOf = AnyOf::of(&[KeyScope::Sandbox]);
 }
 
 #[async_trait]

@@ -31,5 +31,5 @@ impl SshKeys {
 
 /// Keys are for VMs, and so is a key of scope `vm` good for them.
 impl Right for SshKeys {
-    const SCOPES: AnyOf = &[KeyScope::Vm];
+    const SCOPES: AnyOf = AnyOf::of(&[KeyScope::Vm]);
 }

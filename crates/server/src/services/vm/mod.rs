@@ -24,7 +24,6 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::identity::KeyScope;
 use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
@@ -126,7 +125,7 @@ impl Vms {
 
 /// A key of scope `vm` is for machines, disks and their consoles.
 impl Right for Vms {
-    const SCOPES: AnyOf = &[KeyScope::Vm];
+    const SCOPES: AnyOf = AnyOf::of_vms();
 }
 
 #[async_trait]

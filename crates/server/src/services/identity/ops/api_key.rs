@@ -120,7 +120,8 @@ pub(in crate::services::identity) async fn update(
 ) -> Result<KeyView> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin_as(scope).await?;
-    let mut row = load(&mut tx, scope, id).await?;
+    let before = load(&mut tx, scope, id).await?;
+    let mut row = before.clone();
     if row.revoked_at.is_some() {
         return Err(Error::new(Code::Conflict, "The key is revoked. Make a new one."));
     }
@@ -132,6 +133,9 @@ pub(in crate::services::identity) async fn update(
     row.name = change.name.unwrap_or(row.name);
     row.scopes = change.scopes.unwrap_or(row.scopes);
     row.expires_at = change.expires_at.or(row.expires_at);
+    if row == before {
+        return Ok(KeyView::of(&row, now));
+    }
     row.updated_at = now;
     let view = KeyView::of(&row, now);
     Audit { data: view.told(), ..scope.audit("api_key.update", &view.id) }.write_and_tell(&mut tx, now).await?;

@@ -91,7 +91,8 @@ pub(in crate::services::identity) async fn update(
 ) -> Result<OrgView> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin_as(scope).await?;
-    let mut org = store::org::find(&mut tx, scope.org).await?.ok_or_else(org_not_found)?;
+    let before = store::org::find(&mut tx, scope.org).await?.ok_or_else(org_not_found)?;
+    let mut org = before.clone();
     if let Some(name) = change.name {
         org.name = name;
     }
@@ -100,6 +101,9 @@ pub(in crate::services::identity) async fn update(
     }
     if let Some(longest) = change.max_key_seconds {
         org.max_key_seconds = (longest > 0).then_some(longest);
+    }
+    if org == before {
+        return Ok(OrgView::from(&OrgRow { role: Some(scope.role), ..org }));
     }
     org.updated_at = now;
     store::org::update(&mut tx, &org).await?;

@@ -89,12 +89,16 @@ pub(in crate::services::identity) async fn update(
 ) -> Result<ProjectView> {
     let now = identity.inner.clock.now();
     let mut tx = identity.inner.db.begin_as(scope).await?;
-    let mut project = store::project::find(&mut tx, scope.project).await?.ok_or_else(project_not_found)?;
+    let before = store::project::find(&mut tx, scope.project).await?.ok_or_else(project_not_found)?;
+    let mut project = before.clone();
     if let Some(name) = change.name {
         project.name = name;
     }
     if let Some(slug) = change.slug.filter(|slug| slug.as_str() != project.slug) {
         free(&mut tx, scope.org, &slug).await?.as_str().clone_into(&mut project.slug);
+    }
+    if project == before {
+        return Ok(ProjectView::from(&ProjectRow { role: scope.project_role, ..project }));
     }
     project.updated_at = now;
     store::project::update(&mut tx, &project).await?;

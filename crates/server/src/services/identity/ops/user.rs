@@ -267,7 +267,8 @@ pub(in crate::services::identity) async fn change(
         inner.limits.change(person.user, now)?;
     }
     let mut tx = inner.db.begin_as(person).await?;
-    let mut user = store::user::find(&mut tx, person.user).await?.ok_or_else(|| not_found("person"))?;
+    let before = store::user::find(&mut tx, person.user).await?.ok_or_else(|| not_found("person"))?;
+    let mut user = before.clone();
     if let Some(name) = change.name {
         user.name = Some(name);
     }
@@ -287,6 +288,9 @@ pub(in crate::services::identity) async fn change(
         for purpose in [mail::RESET_PASSWORD, mail::VERIFY_EMAIL] {
             store::one_time::end(&mut tx, purpose, &user.id.to_string(), now).await?;
         }
+    }
+    if user == before {
+        return Ok(UserView::from(&user));
     }
     user.updated_at = now;
     store::user::update(&mut tx, &user).await?;

@@ -16,7 +16,7 @@ use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 const TABLE: &str = "api_keys";
 
 /// A key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct KeyRow {
     /// Id.
     pub id: KeyId,

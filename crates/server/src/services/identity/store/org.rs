@@ -18,7 +18,7 @@ pub(super) const REFUSED: &str = "CASE WHEN o.suspended_at IS NOT NULL OR NOT EX
      THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
 
 /// An organization, with the role of whoever looks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct OrgRow {
     /// Id.
     pub id: OrgId,

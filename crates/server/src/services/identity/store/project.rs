@@ -15,7 +15,7 @@ use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 const TABLE: &str = "projects";
 
 /// A project, with the role of whoever looks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ProjectRow {
     /// Id.
     pub id: ProjectId,

@@ -12,7 +12,7 @@ use crate::db::{Db, DbError, FromRow, On, Row, Tx, page_of, sql};
 const TABLE: &str = "users";
 
 /// A person.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct UserRow {
     /// Id.
     pub id: UserId,

@@ -106,15 +106,16 @@ pub async fn update(networks: &Networks, scope: &Scope, id: NetworkId, change: U
     let mut tx = networks.db().begin_as(scope).await?;
     let before = store::network::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
     let members = store::network::members(&mut tx, id).await?;
-    let mut row = NetworkRow { updated_at: now, ..before.clone() };
+    let mut row = before.clone();
     if let Some(name) = change.name {
         require_free(&store::network::of_project(&mut tx, scope.into()).await?, Some(id), name.as_str())?;
         name.as_str().clone_into(&mut row.name);
     }
-    if row.name != before.name {
-        row.revision += 1;
-        row.work_at = Some(now);
+    if row == before {
+        return Ok(NetworkView::with_members(&row, &members));
     }
+    row.revision += 1;
+    (row.updated_at, row.work_at) = (now, Some(now));
     store::network::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "update", now).await?;
     tx.commit().await?;

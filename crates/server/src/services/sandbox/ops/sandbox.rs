@@ -384,6 +384,9 @@ pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted:
     row.on_timeout = wanted.on_timeout.unwrap_or(row.on_timeout);
     row.metadata = wanted.metadata.unwrap_or(row.metadata);
     row.network = wanted.network.of(row.network);
+    if row == change.before {
+        return Ok(row);
+    }
     let data = json!({"name": row.name});
     change.commit(row, "sandbox.update", data).await
 }

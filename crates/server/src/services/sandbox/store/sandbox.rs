@@ -36,7 +36,7 @@ macro_rules! select {
 }
 
 /// A sandbox as its row has it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SandboxRow {
     /// Its id.
     pub id: SandboxId,

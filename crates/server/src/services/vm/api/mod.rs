@@ -29,6 +29,7 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(vm::replace_vm_ssh_keys))
         .routes(routes!(vm::resize_vm))
         .routes(routes!(vm::reinstall_vm))
+        .routes(routes!(vm::rescue_vm))
         .routes(routes!(vm::wait_vm))
         .routes(routes!(vm::list_vm_operations))
         .routes(routes!(firewall::get_vm_rules, firewall::set_vm_rules))

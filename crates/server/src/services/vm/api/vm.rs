@@ -260,6 +260,26 @@ pub(super) async fn reinstall_vm(
     Ok(Accepted(VmView::from(&ops::reinstall::reinstall(&vms, &scope, id, request).await?)))
 }
 
+/// Starts a VM with a rescue system instead of its own: its root disk and data disks stand beside it under
+/// `/dev/disk/by-id`, not mounted, and its keys, address and ports stay, so that its owner logs in and repairs. One that runs
+/// is powered off first. `restart` leaves it, and so do `stop` and `start`; nothing of the rescue system is kept. Where the
+/// host has none: 409 `not_supported`.
+#[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/rescue",
+    operation_id = "rescueVM", tag = "vms",
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
+    responses((status = 202, body = VmView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
+        (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn rescue_vm(
+    State(vms): State<Vms>,
+    Editor(scope, ..): Editor<Vms>,
+    path: PathText,
+) -> Reply<Accepted<VmView>> {
+    let found = ops::rescue::rescue(&vms, &scope, path.id("vm_id")?).await?;
+    Ok(Accepted(VmView::from(&found)))
+}
+
 /// Waits until a VM has a status, or until the time is over; answers with the VM either way.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/wait", operation_id = "waitVM",
     tag = "vms",

@@ -105,13 +105,13 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     if before.vm == Some(vm.id) {
         return if is_leaving(&before) { Err(leaving(&before)) } else { Ok(before) };
     }
-    available(&before)?;
-    if before.status != DiskStatus::Ready {
+    if before.vm.is_none() && before.status != DiskStatus::Ready {
         return Err(Error::field("disk_id", format!("{id} is {}, not ready", before.status)));
     }
     if before.region_id != vm.region_id {
         return Err(Error::field("vm_id", "the VM lies in another region"));
     }
+    available(&before)?;
     let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
     if held.len() > MAX_DATA_DISKS {

@@ -6,6 +6,7 @@ pub mod disk;
 pub mod firewall;
 pub mod image;
 pub mod reinstall;
+pub mod rescue;
 pub mod resize;
 mod size;
 pub mod vm;

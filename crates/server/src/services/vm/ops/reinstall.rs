@@ -48,6 +48,7 @@ pub async fn reinstall(vms: &Vms, scope: &Scope, id: VmId, request: ReinstallVm)
     let mut vm = before.clone();
     (vm.image_id, vm.login_user) = (image.id, image.login_user);
     (vm.want, vm.ending, vm.has_memory) = (Want::Run, true, false);
+    vm.rescue_user = None;
     vm.enter(next, Some(format!("waiting for a worker to {}", verb.as_str())), now);
     record(&mut tx, Some(&scope.caller), (&before, &vm), verb.as_str(), now).await?;
     tx.commit().await?;

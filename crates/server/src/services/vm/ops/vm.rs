@@ -308,6 +308,7 @@ fn new_vm(
         power_off_at: None,
         pressed_at: None,
         has_memory: false,
+        rescue_user: None,
         guest_ready: false,
         work_at: Some(now),
         created_at: now,
@@ -369,6 +370,10 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
         let message = "The VM was started by an older version, whose machines are not suspended. Restart it first.";
         return Err(Error::new(Code::NotSupported, message));
     }
+    if verb == Verb::Suspend && vm.rescue_user.is_some() {
+        let message = "A VM in rescue is not suspended: nothing of it is kept. Restart it first, which leaves rescue.";
+        return Err(Error::new(Code::NotSupported, message));
+    }
     if verb == Verb::Suspend && vm.gpu_config_count > 0 {
         let message = "A VM with GPUs cannot be suspended: what its GPUs hold cannot be saved. Stop it instead.";
         return Err(Error::new(Code::NotSupported, message));
@@ -377,10 +382,13 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
         quota::afford(&mut tx, scope, now).await?;
     }
     vm.want = match verb {
-        Verb::Start | Verb::Restart | Verb::Resume | Verb::Reinstall => Want::Run,
+        Verb::Start | Verb::Restart | Verb::Resume | Verb::Reinstall | Verb::Rescue => Want::Run,
         Verb::Stop => Want::Stop,
         Verb::Suspend => Want::Suspend,
     };
+    if matches!(verb, Verb::Start | Verb::Restart) {
+        vm.rescue_user = None;
+    }
     vm.ending = verb == Verb::Restart;
     vm.enter(next, Some(format!("waiting for a worker to {}", verb.as_str())), now);
     if verb == Verb::Start {
@@ -447,6 +455,9 @@ pub async fn update(vms: &Vms, scope: &Scope, id: VmId, change: UpdateVm) -> Res
     if let Some(user_data) = change.user_data {
         vm.user_data = Some(user_data);
     }
+    if vm == before {
+        return Ok(VmWithDisks { vm, disks });
+    }
     changed(&mut tx, scope, "vm.update", (&before, &mut vm), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
@@ -463,10 +474,11 @@ pub async fn replace_keys(vms: &Vms, scope: &Scope, id: VmId, wanted: ReplaceKey
     if vm.want == Want::Gone {
         return Err(Error::new(Code::InvalidStatus, "The VM is being deleted."));
     }
-    if vm.ssh_keys != before.ssh_keys {
-        let is_off = matches!(vm.status, Status::Stopped | Status::Failed);
-        vm.keys_state = if is_off { KeysState::NextBoot } else { KeysState::Pending };
+    if vm == before {
+        return Ok(VmWithDisks { vm, disks });
     }
+    let is_off = matches!(vm.status, Status::Stopped | Status::Failed);
+    vm.keys_state = if is_off { KeysState::NextBoot } else { KeysState::Pending };
     changed(&mut tx, scope, "vm.replace_ssh_keys", (&before, &mut vm), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })

@@ -24,12 +24,13 @@ use super::{StepError, fault};
 use crate::db::network::MembershipRow;
 use crate::db::{machine, machine_gpu};
 use crate::services::vm::Vms;
+use crate::services::vm::ops::rescue::IMAGE as RESCUE;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::vm::VmRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
-use record::{Failure, apply, given, opened, opens, refused, running, still};
+use record::{Failure, apply, given, opened, opens, refused, running, standing, still};
 
 /// What the owner of a running VM is told while the worker cannot reach its machine.
 const PORTS_LATER: &str = "its inbound ports and firewall rules could not be changed yet; the worker tries again";
@@ -238,10 +239,10 @@ impl VmLife {
         })
     }
 
-    /// Has the host take back the devices of a machine that is to hold nothing any more: once its row says so they may be
-    /// another's.
+    /// Has the host take back the devices of a machine that is to hold nothing any more, since once its row says so they may
+    /// be another's, and what a rescue left.
     async fn let_go(&self, seen: &Seen) -> Result<(), StepError> {
-        if !seen.gpus.is_empty() {
+        if !seen.gpus.is_empty() || seen.vm.rescue_user.is_some() {
             self.vms.engine().power_off(seen.vm.machine.aim()).await?;
         }
         Ok(())
@@ -423,7 +424,7 @@ impl VmLife {
         fault("vm", "set_ports", "done").await?;
         self.record(seen, |vm| {
             opened(vm, &spec, &started);
-            vm.message = refused(&spec, &started);
+            vm.message = standing(vm, refused(&spec, &started));
         })
         .await?;
         if spec.is_reached_by_others() && !started.taken_ports.is_empty() {
@@ -468,5 +469,6 @@ fn spec(seen: &Seen, ports: Vec<InboundPort>) -> Result<MachineSpec, StepError> 
         rules: vm.rules.clone(),
         goes_on: vm.has_memory,
         gpus: seen.gpus.clone(),
+        rescue: vm.rescue_user.as_ref().map(|_| RESCUE.to_owned()),
     })
 }

@@ -42,7 +42,7 @@ macro_rules! select {
 }
 
 /// A VM as its row has it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "a row has the columns it has")]
 pub struct VmRow {
     /// Its id.
@@ -129,6 +129,8 @@ pub struct VmRow {
     pub pressed_at: Option<Timestamp>,
     /// Whether its memory is on the disk: it was suspended, and its next machine goes on with that.
     pub has_memory: bool,
+    /// The login user of the rescue system that it runs, or is to run.
+    pub rescue_user: Option<String>,
     /// Whether its first boot finished.
     pub guest_ready: bool,
     /// When the worker is to look again.
@@ -245,6 +247,7 @@ impl FromRow for VmRow {
             power_off_at: row.opt_time("power_off_at")?,
             pressed_at: row.opt_time("pressed_at")?,
             has_memory: row.flag("has_memory")?,
+            rescue_user: row.opt_text("rescue_user")?,
             guest_ready: row.flag("guest_ready")?,
             work_at: row.opt_time("work_at")?,
             created_at: row.time("created_at")?,
@@ -271,6 +274,7 @@ fn columns(vm: &VmRow) -> Columns {
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,
         "attempts": vm.attempts, "deaths": vm.deaths, "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
         "pressed_at": vm.pressed_at, "guest_ready": vm.guest_ready, "has_memory": vm.has_memory,
+        "rescue_user": vm.rescue_user.clone(),
         "work_at": vm.work_at, "created_at": vm.created_at, "updated_at": vm.updated_at, "deleted_at": vm.deleted_at,
     }
 }

@@ -46,6 +46,8 @@ pub struct RootDiskView {
     /// The VM that has it.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
     vm_id: Option<String>,
+    /// What a guest finds it by, also that of a rescue system: `/dev/disk/by-id/virtio-<serial>`.
+    serial: String,
     /// Creation.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -134,6 +136,7 @@ impl From<&DiskRow> for RootDiskView {
             message: disk.message.clone(),
             is_attached: disk.vm.is_some(),
             vm_id: disk.vm.map(|id| id.to_string()),
+            serial: disk.id.serial(),
             created_at: disk.created_at,
             updated_at: disk.updated_at,
         }

@@ -56,6 +56,8 @@ pub struct VmView {
     ssh: Option<SshView>,
     /// Networks of the project that it belongs to.
     networks: Vec<MembershipView>,
+    /// Whether it runs the rescue system, or is about to; a restart leaves it.
+    rescue: bool,
     /// Whether the guest that runs finished its boot.
     guest_ready: bool,
     /// Whether its guest has the SSH keys that were put last: they are `applied`; `pending`, because the platform is about to
@@ -105,7 +107,7 @@ impl MadeView {
 pub struct SshView {
     host: String,
     port: u16,
-    /// The login user.
+    /// The login user, in rescue that of the rescue system.
     user: String,
 }
 
@@ -155,7 +157,7 @@ pub struct ExposedPortView {
 pub struct OperationView {
     #[schema(value_type = uuid::Uuid)]
     id: String,
-    /// `create`, `start`, `stop`, `restart`, `resize`, `suspend`, `resume`, `reinstall` or `delete`.
+    /// `create`, `start`, `stop`, `restart`, `resize`, `suspend`, `resume`, `reinstall`, `rescue` or `delete`.
     verb: String,
     /// Who asked.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
@@ -221,10 +223,11 @@ impl VmView {
             ssh: vm.machine.ssh_port.zip(public_ip.clone()).filter(|_| up).map(|(port, host)| SshView {
                 host,
                 port,
-                user: vm.login_user.clone(),
+                user: vm.rescue_user.clone().unwrap_or_else(|| vm.login_user.clone()),
             }),
             public_ip,
             networks: vm.networks.iter().map(MembershipView::from).collect(),
+            rescue: vm.rescue_user.is_some(),
             guest_ready: vm.guest_ready && vm.status == Status::Running,
             ssh_keys_state: vm.keys_state.as_str(),
             labels: vm.labels.clone(),

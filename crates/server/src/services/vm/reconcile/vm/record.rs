@@ -102,6 +102,7 @@ impl VmLife {
             if vm.has_memory { (Status::Suspended, Want::Suspend) } else { (Status::Failed, Want::Stop) };
         enter(&mut vm, status, Some(reason.clone()), now);
         vm.want = want;
+        vm.rescue_user = None;
         vm.machine.reserved = false;
         if matches!(failure, Failure::Capacity(_)) && !vm.has_memory {
             (vm.machine.address, vm.machine.pool_address, vm.machine.ssh_port) = (None, None, None);
@@ -198,6 +199,7 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
         Step::Stopped => {
             let reason = vm.stop_reason.take();
             enter(vm, Status::Stopped, reason, now);
+            vm.rescue_user = None;
             vm.machine.reserved = false;
             vm.ending = false;
         }
@@ -235,6 +237,7 @@ fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp
 }
 
 pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
+    let message = standing(vm, message);
     enter(vm, Status::Running, message, now);
     vm.has_memory = false;
     vm.start_after = None;
@@ -249,6 +252,19 @@ pub(super) fn given(vm: &mut VmRow) {
     vm.given_keys.extend(vm.ssh_keys.iter().cloned());
     let oldest = vm.given_keys.len().saturating_sub(GIVEN_KEYS);
     vm.given_keys.drain(..oldest);
+}
+
+/// The message of a VM that runs: what does not hold of what was wished, and how its rescue ends.
+pub(super) fn standing(vm: &VmRow, message: Option<String>) -> Option<String> {
+    let rescue = vm.rescue_user.as_ref().map(|user| {
+        let disk = vm.root_disk_id.serial();
+        format!(
+            "it runs the rescue system: log in as {user}, repair its root disk, /dev/disk/by-id/virtio-{disk}, then \
+             restart it, which leaves rescue"
+        )
+    });
+    let all: Vec<_> = rescue.into_iter().chain(message).collect();
+    (!all.is_empty()).then(|| all.join("; "))
 }
 
 /// What a step is about to open: until it is recorded, the machine may have these ports beside those it had.
