@@ -69,6 +69,7 @@ const STEPS: &[Step] = steps![
     40 "0040" "firewall",
     41 "0041" "suspended",
     42 "0042" "pool",
+    53 "0053" "network_ipv6",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

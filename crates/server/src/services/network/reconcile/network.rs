@@ -135,6 +135,7 @@ fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
         revision: row.revision,
         name: row.name.clone(),
         cidr: row.cidr,
+        cidr6: row.cidr6,
         members: members.into_iter().map(member).collect(),
         rules: row.rules.clone(),
     }

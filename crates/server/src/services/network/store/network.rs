@@ -6,7 +6,7 @@ use berth_domain::Timestamp;
 use berth_domain::firewall::Rules;
 use berth_domain::ids::{MachineId, NetworkId, OrgId, Owner, ProjectId};
 use berth_domain::machine::OwnerKind;
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use uuid::Uuid;
 
 use super::Tenant;
@@ -29,6 +29,8 @@ pub struct NetworkRow {
     pub name: String,
     /// Its addresses.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some.
+    pub cidr6: Option<Ipv6Net>,
     /// The firewall rules between its members.
     pub rules: Rules,
     /// Grows with every change that the host is to know of.
@@ -53,6 +55,7 @@ impl FromRow for NetworkRow {
             project: row.parsed("project_id")?,
             name: row.text("name")?,
             cidr: row.parsed("cidr")?,
+            cidr6: row.opt_parsed("cidr6")?,
             rules: row.json("rules")?,
             revision: row.int("revision")?,
             told: row.int("told")?,
@@ -67,8 +70,8 @@ impl FromRow for NetworkRow {
 fn columns(network: &NetworkRow) -> Columns {
     columns! {
         "id": network.id, "org_id": network.org, "project_id": network.project, "name": &network.name,
-        "cidr": network.cidr.to_string(), "rules": json::text(&network.rules), "revision": network.revision, "told": network.told,
-        "work_at": network.work_at, "created_at": network.created_at, "updated_at": network.updated_at,
+        "cidr": network.cidr.to_string(), "cidr6": network.cidr6.map(|cidr6| cidr6.to_string()),
+        "rules": json::text(&network.rules), "revision": network.revision, "told": network.told, "work_at": network.work_at, "created_at": network.created_at, "updated_at": network.updated_at,
         "deleted_at": network.deleted_at,
     }
 }
