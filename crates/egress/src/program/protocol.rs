@@ -27,8 +27,8 @@ use super::conversation::Language;
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
-/// Bytes of the longest line: two hundred rules of the longest names, twice.
-const LONGEST: usize = 128 << 10;
+/// Bytes of the longest line: a hundred firewall rules of groups of 3,000 machines each, with two addresses of 25 bytes.
+const LONGEST: usize = 16 << 20;
 
 /// The language of a machine's program.
 #[derive(Debug)]

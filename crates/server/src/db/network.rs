@@ -7,19 +7,20 @@
 //! its reconciler tells the host. Which machine a member has, and what it is called, is told by the rows of machines
 //! and owners alone.
 
-use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_domain::Timestamp;
 use berth_domain::host::network::Membership;
 use berth_domain::ids::NetworkId;
+use berth_domain::label::Label;
 use berth_domain::machine::Owner;
 use berth_domain::network::address6;
 use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::record;
 use super::tenant::Tenant;
-use super::{DbError, FromRow, Row, Signal, Tx, sql};
+use super::{DbError, FromRow, On, Row, Signal, Tx, sql};
 use crate::columns;
 
 /// The table of networks.
@@ -144,6 +145,56 @@ pub async fn addresses(tx: &mut Tx, network: NetworkId) -> Result<BTreeSet<Ipv4A
     let taken = sql("SELECT address FROM network_members WHERE network_id = $1");
     let taken: Vec<Taken> = taken.bind(network).fetch_all(tx).await?;
     Ok(taken.into_iter().map(|Taken(address)| address).collect())
+}
+
+/// A VM in a network.
+#[derive(Clone, Debug)]
+pub struct LabelledRow {
+    /// Its addresses there.
+    pub addresses: Vec<IpAddr>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl LabelledRow {
+    /// A VM of these labels at a place in a network.
+    pub fn new(labels: BTreeMap<String, String>, (cidr, cidr6): (Ipv4Net, Option<Ipv6Net>), address: Ipv4Addr) -> Self {
+        let six = cidr6.map(|cidr6| address6(cidr, address, cidr6).into());
+        Self { addresses: [Some(address.into()), six].into_iter().flatten().collect(), labels }
+    }
+}
+
+impl FromRow for LabelledRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        let network = (row.parsed("cidr")?, row.opt_parsed("cidr6")?);
+        Ok(Self::new(row.json("labels")?, network, row.parsed("address")?))
+    }
+}
+
+/// The VMs of all networks that somebody belongs to.
+pub async fn labelled(on: impl On, owner: Owner) -> Result<Vec<LabelledRow>, DbError> {
+    sql("SELECT n.cidr, n.cidr6, nm.address, vms.labels FROM network_members own \
+         JOIN networks n ON n.id = own.network_id JOIN network_members nm ON nm.network_id = n.id \
+         JOIN vms ON nm.owner_kind = 'vm' AND vms.id = nm.owner_id WHERE own.owner_id = $1 AND own.owner_kind = $2")
+    .bind(owner.id().to_string())
+    .bind(owner.kind().as_str())
+    .fetch_all(on)
+    .await
+}
+
+/// The addresses of those who have a label.
+pub fn group(labelled: &[LabelledRow], label: &Label) -> BTreeSet<IpAddr> {
+    let has = |vm: &&LabelledRow| vm.labels.get(label.key()).is_some_and(|value| value == label.value());
+    labelled.iter().filter(has).flat_map(|vm| vm.addresses.iter().copied()).collect()
+}
+
+/// Has the worker look at the VMs of a network whose rules speak of groups.
+pub async fn wake_followers(tx: &mut Tx, network: NetworkId, now: Timestamp) -> Result<(), DbError> {
+    let woken = sql("UPDATE vms SET work_at = $2 WHERE rules LIKE '%\"label:%' AND id IN \
+         (SELECT owner_id FROM network_members WHERE network_id = $1 AND owner_kind = 'vm')");
+    woken.bind(network).bind(now).execute(&mut *tx).await?;
+    tx.signal(Signal::Work("vms"));
+    Ok(())
 }
 
 /// Writes that a new owner belongs to networks.

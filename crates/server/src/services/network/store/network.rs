@@ -1,5 +1,6 @@
 //! Rows of networks, and who belongs to them.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
@@ -147,6 +148,8 @@ pub struct MemberRow {
     pub machine: MachineId,
     /// Its address.
     pub address: Ipv4Addr,
+    /// Its labels, if it is a VM.
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 impl FromRow for MemberRow {
@@ -157,6 +160,7 @@ impl FromRow for MemberRow {
             name: row.text("name")?,
             machine: row.parsed("machine_id")?,
             address: row.parsed("address")?,
+            labels: row.opt_text("labels")?.map(|_| row.json("labels")).transpose()?,
         })
     }
 }
@@ -164,7 +168,7 @@ impl FromRow for MemberRow {
 /// Who belongs to a network, by their addresses.
 pub async fn members(on: impl On, network: NetworkId) -> Result<Vec<MemberRow>, DbError> {
     let members = sql("SELECT nm.owner_kind, nm.owner_id, nm.address, m.id AS machine_id, \
-         COALESCE(vms.name, sandboxes.name) AS name FROM network_members nm \
+         COALESCE(vms.name, sandboxes.name) AS name, vms.labels FROM network_members nm \
          JOIN machines m ON m.owner_id = nm.owner_id AND m.owner_kind = nm.owner_kind \
          LEFT JOIN vms ON nm.owner_kind = 'vm' AND vms.id = nm.owner_id \
          LEFT JOIN sandboxes ON nm.owner_kind = 'sandbox' AND sandboxes.id = nm.owner_id WHERE nm.network_id = $1");
