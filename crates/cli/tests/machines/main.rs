@@ -17,6 +17,7 @@ mod identity;
 mod image;
 mod network;
 mod networks;
+mod networks6;
 mod project_network;
 mod schema;
 mod session;
