@@ -82,7 +82,7 @@ impl Switch {
             names: Vec::new(),
         });
         let cidr = CIDR.parse().context("addresses")?;
-        control.set(Roster { name: "benchmark".into(), cidr, members: members.collect() }).await?;
+        control.set(Roster { name: "benchmark".into(), cidr, cidr6: None, members: members.collect() }).await?;
         let network: NetworkId = serde_json::from_value(json!("01900000-0000-7000-8000-000000000000"))?;
         for (index, program) in (0..).zip(programs) {
             let (near, far) = pair()?;

@@ -14,8 +14,14 @@ pub struct ProjectNetwork {
     pub name: String,
     /// Its addresses, as a CIDR.
     pub cidr: String,
+    /// Its IPv6 addresses, as a CIDR, if it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<String>,
     /// Where its names are asked for.
     pub resolver: String,
+    /// The same in IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolver6: Option<String>,
     /// How many VMs and sandboxes belong to it.
     pub member_count: i64,
     /// Which; a list of networks does not say so.
@@ -38,6 +44,9 @@ pub struct NetworkMember {
     pub name: String,
     /// Its address in the network.
     pub address: String,
+    /// Its IPv6 address there, if the network has such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address6: Option<String>,
 }
 
 /// A network that a VM or a sandbox belongs to.
@@ -49,6 +58,9 @@ pub struct Membership {
     pub name: String,
     /// The address of the VM or sandbox there.
     pub address: String,
+    /// Its IPv6 address there, if the network has such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address6: Option<String>,
 }
 
 /// A network to make.
@@ -59,6 +71,9 @@ pub struct NewNetwork {
     /// Its addresses, as a CIDR; by default some free ones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cidr: Option<String>,
+    /// Its IPv6 addresses, as a CIDR, or `none`; by default some made by chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<String>,
 }
 
 /// A change of a network; what is absent stays.

@@ -9,11 +9,15 @@
 //! the platform refuses to every guest, as the addresses of its host, no rule opens. A list that ends in a rule that
 //! denies everything allows exactly what stands before it.
 //!
+//! A rule may speak of a group, whoever has a label. Who that is is told by rows ([`Rules::with_groups`]); whoever applies
+//! rules is told their addresses, and of a group that nobody is in a rule says nothing.
+//!
 //! They speak of who begins: what answers something that was allowed passes, and what a change does not allow any more
 //! ends.
 
 use core::fmt;
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -21,12 +25,17 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, integer, text};
+use crate::label::Label;
 use crate::words;
 
 /// Most rules of a network or a VM.
 pub const MAX_RULES: usize = 100;
 /// Most ports and ranges of ports of a rule.
 pub const MAX_PORTS: usize = 32;
+/// Most addresses of a group: each member of the widest network has two.
+pub const MAX_MEMBERS: usize = 1 << 17;
+/// What a source begins with that is a group.
+const GROUP: &str = "label:";
 
 words! {
     /// Which way something goes that is begun, as the VM sees it, or a member of the network.
@@ -92,9 +101,27 @@ pub struct Rule {
     /// Which ports; all where there are none.
     pub ports: Vec<Ports>,
     /// The other side: where what comes in is from, or where what goes out is to; anywhere where it is absent.
-    pub source: Option<IpNet>,
+    pub source: Option<Source>,
     /// What becomes of it.
     pub action: Action,
+}
+
+/// The other side that a rule speaks of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An address, or a range of them.
+    Range(IpNet),
+    /// Whoever has a label.
+    Group(Group),
+}
+
+/// Whoever has a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// The label.
+    pub label: Label,
+    /// Their addresses; none as an owner writes it.
+    pub members: BTreeSet<IpAddr>,
 }
 
 /// Rules in their order.
@@ -125,6 +152,23 @@ impl Rules {
         self.0.is_empty()
     }
 
+    /// Whether a rule speaks of a group.
+    pub fn has_groups(&self) -> bool {
+        self.0.iter().any(|rule| matches!(rule.source, Some(Source::Group(_))))
+    }
+
+    /// The same rules with the addresses of those who have the labels.
+    #[must_use]
+    pub fn with_groups(&self, members: impl Fn(&Label) -> BTreeSet<IpAddr>) -> Self {
+        let mut rules = self.clone();
+        for rule in &mut rules.0 {
+            if let Some(Source::Group(group)) = &mut rule.source {
+                group.members = members(&group.label);
+            }
+        }
+        rules
+    }
+
     /// Whether something may begin.
     pub fn allow(&self, beginning: &Beginning) -> bool {
         let first = self.0.iter().find(|rule| rule.matches(beginning));
@@ -137,8 +181,19 @@ impl Rule {
         let Beginning { direction, protocol, port, other } = beginning;
         let is_protocol = self.protocol == RuleProtocol::Any || self.protocol == *protocol;
         let is_port = self.ports.is_empty() || port.is_some_and(|port| self.ports.iter().any(|ports| ports.has(port)));
-        let is_other = self.source.is_none_or(|source| source.contains(&other.to_canonical()));
+        let is_other = self.source.as_ref().is_none_or(|source| source.has(other.to_canonical()));
         self.direction == *direction && is_protocol && is_port && is_other
+    }
+
+    /// Reads a rule as whoever applies it is told, with who is in a group.
+    fn read_told(f: &mut Fields<'_>) -> Option<Self> {
+        let address = |value: &Value| text(value)?.parse::<IpAddr>().map_err(|_| "must be an address".into());
+        let members = if f.has("members") { f.list("members", MAX_MEMBERS, address)? } else { Vec::new() };
+        let mut rule = Self::read(f)?;
+        if let Some(Source::Group(group)) = &mut rule.source {
+            group.members = members.into_iter().collect();
+        }
+        Some(rule)
     }
 
     fn read(f: &mut Fields<'_>) -> Option<Self> {
@@ -152,6 +207,15 @@ impl Rule {
             f.fail("ports", "need protocol tcp or udp");
         }
         Some(Self { direction: direction?, protocol: protocol?, ports: ports?, source, action: action? })
+    }
+}
+
+impl Source {
+    fn has(&self, address: IpAddr) -> bool {
+        match self {
+            Self::Range(range) => range.contains(&address),
+            Self::Group(group) => group.members.contains(&address),
+        }
     }
 }
 
@@ -196,10 +260,14 @@ fn ports(f: &mut Fields<'_>) -> Option<Vec<Ports>> {
     Some(ports)
 }
 
-fn source(value: &Value) -> Parsed<IpNet> {
+fn source(value: &Value) -> Parsed<Source> {
     let text = text(value)?;
+    if let Some(label) = text.strip_prefix(GROUP) {
+        return Ok(Source::Group(Group { label: Label::parse(label)?, members: BTreeSet::new() }));
+    }
     let source = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
-    let source = source.map_err(|_| "must be an address or a range such as 10.20.0.0/24 or 2001:db8::/32")?;
+    let source = source
+        .map_err(|_| "must be an address or a range such as 10.20.0.0/24 or 2001:db8::/32, or label:KEY=VALUE")?;
     if matches!(source, IpNet::V6(net) if net.addr().to_ipv4_mapped().is_some()) {
         return Err("is IPv4 in the form of IPv6: write it as IPv4".into());
     }
@@ -207,7 +275,7 @@ fn source(value: &Value) -> Parsed<IpNet> {
     if source != whole {
         return Err(format!("has bits set behind its prefix: write {whole}"));
     }
-    Ok(source)
+    Ok(Source::Range(source))
 }
 
 /// A valid request for the rules of a network or a VM: these and no others.
@@ -221,13 +289,17 @@ impl TryFrom<&Value> for SetRules {
     type Error = crate::Error;
 
     fn try_from(body: &Value) -> Result<Self> {
-        let mut f = Fields::of(body);
-        if !f.has("rules") {
-            f.fail("rules", "is required");
-        }
-        let rules = f.objects("rules", MAX_RULES, Rule::read);
-        f.finish(rules.map(|rules| Self { rules: Rules(rules) }))
+        Ok(Self { rules: read(body, Rule::read)? })
     }
+}
+
+fn read(body: &Value, rule: impl Fn(&mut Fields<'_>) -> Option<Rule>) -> Result<Rules> {
+    let mut f = Fields::of(body);
+    if !f.has("rules") {
+        f.fail("rules", "is required");
+    }
+    let rules = f.objects("rules", MAX_RULES, |f| rule(f));
+    f.finish(rules.map(Rules))
 }
 
 impl TryFrom<Value> for Rules {
@@ -235,7 +307,7 @@ impl TryFrom<Value> for Rules {
 
     fn try_from(value: Value) -> Result<Self> {
         let body = Value::from_iter([("rules", value)]);
-        SetRules::try_from(&body).map(|set| set.rules)
+        read(&body, Rule::read_told)
     }
 }
 
@@ -248,6 +320,8 @@ struct Plain {
     ports: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    members: BTreeSet<IpAddr>,
     action: &'static str,
 }
 
@@ -259,7 +333,8 @@ impl From<Rules> for Vec<Plain> {
             direction: rule.direction.as_str(),
             protocol: rule.protocol.as_str(),
             ports: rule.ports.iter().map(ports).collect(),
-            source: rule.source.map(plain_source),
+            source: rule.source.as_ref().map(plain_source),
+            members: members(rule.source),
             action: rule.action.as_str(),
         };
         rules.0.into_iter().map(plain).collect()
@@ -267,8 +342,19 @@ impl From<Rules> for Vec<Plain> {
 }
 
 /// A single address stands without its prefix.
-fn plain_source(source: IpNet) -> String {
-    if source.prefix_len() == source.max_prefix_len() { source.addr().to_string() } else { source.to_string() }
+fn plain_source(source: &Source) -> String {
+    match source {
+        Source::Range(range) if range.prefix_len() == range.max_prefix_len() => range.addr().to_string(),
+        Source::Range(range) => range.to_string(),
+        Source::Group(group) => format!("{GROUP}{}", group.label),
+    }
+}
+
+fn members(source: Option<Source>) -> BTreeSet<IpAddr> {
+    match source {
+        Some(Source::Group(group)) => group.members,
+        Some(Source::Range(_)) | None => BTreeSet::new(),
+    }
 }
 
 #[cfg(test)]

@@ -69,6 +69,37 @@ fn rules_are_read_as_they_are_written() {
 }
 
 #[test]
+fn a_rule_of_a_group_matches_whoever_is_in_it() {
+    let said = json!([
+        {"direction": "in", "protocol": "tcp", "source": "label:role=web", "action": "allow"},
+        {"direction": "in", "protocol": "any", "action": "deny"},
+    ]);
+    let rules = set(&said).unwrap();
+    assert!(rules.has_groups() && !Rules::nothing().has_groups());
+    assert!(!rules.allow(&begins(In, Tcp, 80, "10.128.0.2")), "as it is written nobody is in it");
+    let members = |label: &Label| {
+        assert_eq!((label.key(), label.value()), ("role", "web"));
+        ["10.128.0.2", "fd00:20::2"].map(|address| address.parse().unwrap()).into()
+    };
+    let told = rules.with_groups(members);
+    for (other, allowed) in [("10.128.0.2", true), ("fd00:20::2", true), ("10.128.0.3", false), ("fd00:20::3", false)] {
+        assert_eq!(told.allow(&begins(In, Tcp, 80, other)), allowed, "{other}");
+    }
+    // Whoever applies them is told who that is; an owner says it not, nor sees it.
+    let wire = serde_json::to_value(&told).unwrap();
+    assert_eq!(wire[0]["members"], json!(["10.128.0.2", "fd00:20::2"]));
+    assert_eq!(serde_json::from_value::<Rules>(wire.clone()).unwrap(), told);
+    assert_eq!(set(&wire).unwrap_err().details[0].field, "rules[0].members");
+    assert_eq!(serde_json::to_value(&rules).unwrap(), said);
+    for (source, why) in
+        [("label:role", "key=value"), ("label:=web", "keys"), ("label:a b=c", "keys"), ("Label:a=b", "label:KEY")]
+    {
+        let rule = json!([{"direction": "in", "protocol": "tcp", "source": source, "action": "deny"}]);
+        assert!(message(&rule).contains(why), "{source}: {}", message(&rule));
+    }
+}
+
+#[test]
 fn every_mistake_is_named() {
     let error = set(&json!([
         {"direction": "up", "protocol": "sctp", "ports": [0, 65536, "a", "9-8", "1-", 1.5, "+22", "000022"], "source": "10.0.0.1/8", "action": "log"},

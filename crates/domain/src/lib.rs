@@ -16,6 +16,7 @@ pub mod host;
 pub mod identity;
 pub mod ids;
 pub mod json;
+pub mod label;
 pub mod machine;
 pub mod names;
 pub mod network;

@@ -52,6 +52,32 @@ impl HostName {
     }
 }
 
+/// A domain: labels of DNS-1123 with dots between them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Domain(String);
+
+impl Domain {
+    /// Most characters of a domain, so that a VM's name and a project's id go before it (RFC 1035, 2.3.4).
+    pub const MAX: usize = 150;
+
+    /// Parses a domain, in capitals or not, with a dot at its end or without.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let whole = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let last_is_number =
+            whole.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+        if whole.len() > Self::MAX || last_is_number || whole.split('.').any(|part| label(part, HostName::MAX).is_err())
+        {
+            return Err(format!("'{text}' is no domain like vms.example.org"));
+        }
+        Ok(Self(whole))
+    }
+
+    /// The domain in small letters, without a dot at its end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// A name by which requests speak of a template or a network in place of its id: a label of DNS names that cannot be
 /// taken for one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -183,6 +209,30 @@ fn label(text: &str, max: usize) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    #[test]
+    fn a_domain_is_a_name() {
+        for good in ["vms.example.org", "VMs.Example.org.", "internal", "a-b.c1"] {
+            let wanted = good.trim_end_matches('.').to_ascii_lowercase();
+            assert_eq!(super::Domain::parse(good).unwrap().as_str(), wanted);
+        }
+        let long = ["a".repeat(63), "a".repeat(63), "a".repeat(22)].join(".");
+        assert!(super::Domain::parse(&long).is_ok());
+        for bad in [
+            "",
+            ".",
+            "a..b",
+            "-a.org",
+            "a-.org",
+            "a b.org",
+            "a_b.org",
+            "192.0.2.1",
+            &"a".repeat(64),
+            &format!("{long}a"),
+        ] {
+            assert!(super::Domain::parse(bad).unwrap_err().contains("no domain"), "{bad}");
+        }
+    }
     use serde_json::json;
 
     use super::*;

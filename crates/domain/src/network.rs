@@ -9,8 +9,16 @@
 //! else uses here. Networks of one project do not overlap, so that a member of several knows by an address which
 //! network is meant; those of different projects may, since they never meet. What is free is told by the rows, which
 //! are arguments here.
+//!
+//! Its IPv6 addresses, where it has some, follow from those of IPv4: who is the fifth here is the fifth there. So no row
+//! holds them, and whoever knows one knows the other.
+//!
+//! ```text
+//!   fd12:3456:789a::/64    ::        ::1        ::2 …
+//!                        nobody's  resolver    members
+//! ```
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::{BTreeSet, HashSet};
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -41,6 +49,13 @@ const PRIVATE: [Ipv4Net; 3] = [
 /// What every guest has behind its network card: its own address, its gateway and its resolver.
 pub const GUESTS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24);
 
+/// Bounds of the prefix of its IPv6 addresses: what a site has, and what a network of one link has (RFC 4291, 2.5.1).
+pub const PREFIX6: (u8, u8) = (48, 64);
+/// The addresses for local use (RFC 4193) that whoever likes may choose some of.
+const LOCAL6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 8);
+/// Those that every guest has behind its network card.
+pub const GUESTS6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 0), 48);
+
 /// A valid request for a network. Which others there are is looked at later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CreateNetwork {
@@ -48,8 +63,20 @@ pub struct CreateNetwork {
     pub name: ReferenceName,
     /// Its addresses; some free ones where absent.
     pub cidr: Option<Ipv4Net>,
-    /// Its IPv6 addresses, which no network has here.
-    pub cidr6: Option<Ipv6Net>,
+    /// Its IPv6 addresses.
+    pub cidr6: Wanted6,
+}
+
+/// Which IPv6 addresses a network is to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted6 {
+    /// Some that nobody else is likely to have.
+    #[default]
+    Any,
+    /// None.
+    Nothing,
+    /// These.
+    These(Ipv6Net),
 }
 
 impl TryFrom<&Value> for CreateNetwork {
@@ -59,7 +86,7 @@ impl TryFrom<&Value> for CreateNetwork {
         let mut f = Fields::of(body);
         let name = f.required("name", name);
         let cidr = f.optional("cidr", cidr);
-        let cidr6 = f.optional("cidr6", cidr6);
+        let cidr6 = f.optional("cidr6", cidr6).unwrap_or_default();
         f.finish(name.map(|name| Self { name, cidr, cidr6 }))
     }
 }
@@ -118,8 +145,29 @@ fn cidr(value: &Value) -> Parsed<Ipv4Net> {
     Ok(cidr)
 }
 
-fn cidr6(value: &Value) -> Parsed<Ipv6Net> {
-    text(value)?.parse().map_err(|_| "must be an IPv6 network such as fd00:20::/64".into())
+fn cidr6(value: &Value) -> Parsed<Wanted6> {
+    let text = text(value)?;
+    if text == "none" {
+        return Ok(Wanted6::Nothing);
+    }
+    let cidr: Ipv6Net = text.parse().map_err(|_| "must be \"none\" or an IPv6 network such as fd00:20::/64")?;
+    let whole = cidr.trunc();
+    if whole != cidr {
+        return Err(format!("has bits set behind its prefix: write {whole}"));
+    }
+    if !(PREFIX6.0..=PREFIX6.1).contains(&cidr.prefix_len()) {
+        return Err(format!("must have a prefix from /{} to /{}", PREFIX6.0, PREFIX6.1));
+    }
+    if !LOCAL6.contains(&cidr) {
+        return Err(format!("must lie in {LOCAL6}"));
+    }
+    if overlap6(cidr, GUESTS6) {
+        return Err(format!("must not overlap {GUESTS6}, which every guest has behind its network card"));
+    }
+    if text != cidr.to_string() {
+        return Err(format!("has another spelling: write {cidr}"));
+    }
+    Ok(Wanted6::These(cidr))
 }
 
 words! {
@@ -147,6 +195,23 @@ pub fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
     one.contains(&other) || other.contains(&one)
 }
 
+/// The same of IPv6.
+pub fn overlap6(one: Ipv6Net, other: Ipv6Net) -> bool {
+    one.contains(&other) || other.contains(&one)
+}
+
+/// IPv6 addresses for an owner who wants some and names none, of random bits (RFC 4193, 3.2): those that overlap none of the
+/// project's; none where these bits have only such.
+pub fn chosen_cidr6(random: u128, taken: &[Ipv6Net]) -> Option<Ipv6Net> {
+    let of = |shift: u32| {
+        let [.., a, b, c, d, e] = random.rotate_right(shift).to_be_bytes();
+        let [ab, cd] = [u16::from_be_bytes([b, c]), u16::from_be_bytes([d, e])];
+        Ipv6Net::new_assert(Ipv6Addr::new(0xfd00 | u16::from(a), ab, cd, 0, 0, 0, 0, 0), PREFIX6.1)
+    };
+    let is_free = |cidr: &Ipv6Net| taken.iter().chain([&GUESTS6]).all(|other| !overlap6(*cidr, *other));
+    (0..u128::BITS).map(of).find(is_free)
+}
+
 /// The first network for an owner who names none, beside those that the project has; none where no place is left.
 pub fn free_cidr(taken: &[Ipv4Net]) -> Option<Ipv4Net> {
     let step = 1_u32 << (32 - DEFAULT_PREFIX);
@@ -163,6 +228,17 @@ pub fn free_cidr(taken: &[Ipv4Net]) -> Option<Ipv4Net> {
 /// Where the network's own resolver answers: the first address behind that of the network.
 pub fn resolver(cidr: Ipv4Net) -> Ipv4Addr {
     Ipv4Addr::from_bits(cidr.network().to_bits().saturating_add(1))
+}
+
+/// The same of its IPv6 addresses.
+pub fn resolver6(cidr: Ipv6Net) -> Ipv6Addr {
+    Ipv6Addr::from_bits(cidr.network().to_bits() | 1)
+}
+
+/// The IPv6 address of who has an address in a network: as many places behind the first one.
+pub fn address6(cidr: Ipv4Net, address: Ipv4Addr, cidr6: Ipv6Net) -> Ipv6Addr {
+    let place = address.to_bits().saturating_sub(cidr.network().to_bits());
+    Ipv6Addr::from_bits(cidr6.network().to_bits() | u128::from(place))
 }
 
 /// The addresses that members may have and that are free, the lowest first.

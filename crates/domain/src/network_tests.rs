@@ -19,8 +19,9 @@ fn every_mistake_of_a_request_is_named() {
     let fields: Vec<_> = error.details.iter().map(|d| d.field.as_str()).collect();
     assert_eq!(fields, ["name", "cidr", "cidr6", "cdir"]);
     assert!(CreateNetwork::try_from(&json!({})).is_err());
-    let whole = CreateNetwork::try_from(&json!({"name": "lan", "cidr": null, "cidr6": "fd00::/64"})).unwrap();
-    assert_eq!((whole.name.as_str(), whole.cidr, whole.cidr6.is_some()), ("lan", None, true));
+    let whole = CreateNetwork::try_from(&json!({"name": "lan", "cidr": null, "cidr6": "fd00:20::/64"})).unwrap();
+    let six = Wanted6::These("fd00:20::/64".parse().unwrap());
+    assert_eq!((whole.name.as_str(), whole.cidr, whole.cidr6), ("lan", None, six));
 }
 
 #[test]
@@ -48,6 +49,45 @@ fn a_network_lies_within_its_bounds() {
         let error = cidr_of(bad).expect_err(bad);
         assert!(error.details[0].field == "cidr" && error.message.contains(why), "{bad}: {error}");
     }
+}
+
+#[test]
+fn its_ipv6_addresses_lie_within_their_bounds() {
+    let read = |text: &str| CreateNetwork::try_from(&json!({"name": "lan", "cidr6": text}));
+    for good in ["fd00::/48", "fd00:20::/64", "fdff:ffff:ffff:ffff::/64", "fd62:6572:7467::/64", "fd62:6572:7469::/48"]
+    {
+        assert_eq!(read(good).unwrap().cidr6, Wanted6::These(good.parse().unwrap()), "{good}");
+    }
+    assert_eq!(read("none").unwrap().cidr6, Wanted6::Nothing);
+    assert_eq!(CreateNetwork::try_from(&json!({"name": "lan"})).unwrap().cidr6, Wanted6::Any);
+    for (bad, why) in [
+        ("fd00::/47", "prefix"),
+        ("fd00:20::/65", "prefix"),
+        ("fd00:20::1/64", "write fd00:20::/64"),
+        ("fc00::/64", "must lie in fd00::/8"),
+        ("fe00::/64", "must lie in"),
+        ("2001:db8::/64", "must lie in"),
+        ("fd62:6572:7468::/64", "fd62:6572:7468::/48"),
+        ("fd62:6572:7468:ffff::/64", "fd62:6572:7468::/48"),
+        ("fd00:0020::/64", "write fd00:20::/64"),
+        ("fd00:20::", "IPv6 network"),
+        ("10.20.0.0/24", "IPv6 network"),
+        ("None", "\"none\""),
+        ("", "IPv6 network"),
+    ] {
+        let error = read(bad).expect_err(bad);
+        assert!(error.details[0].field == "cidr6" && error.message.contains(why), "{bad}: {error}");
+    }
+}
+
+#[test]
+fn a_members_ipv6_address_is_at_the_same_place() {
+    let (cidr, cidr6) = (net("10.128.0.0/16"), "fd00:20::/64".parse().unwrap());
+    let at = |address: [u8; 4]| address6(cidr, address.into(), cidr6).to_string();
+    assert_eq!(at([10, 128, 0, 1]), resolver6(cidr6).to_string());
+    assert_eq!((at([10, 128, 0, 2]), at([10, 128, 255, 254])), ("fd00:20::2".into(), "fd00:20::fffe".into()));
+    let (narrow, wide) = (net("192.168.7.16/28"), "fd00::/48".parse().unwrap());
+    assert_eq!(address6(narrow, [192, 168, 7, 18].into(), wide).to_string(), "fd00::2");
 }
 
 #[test]
@@ -121,6 +161,16 @@ proptest! {
         // None before it was free.
         let before = POOL.subnets(24).unwrap().take_while(|candidate| *candidate < free);
         prop_assert!(before.into_iter().all(|candidate| taken.iter().any(|other| overlap(candidate, *other))));
+    }
+
+    #[test]
+    fn chosen_ipv6_addresses_are_valid_and_meet_no_others(random: u128) {
+        let first = chosen_cidr6(random, &[]).unwrap();
+        let said = json!({"name": "lan", "cidr6": first.to_string()});
+        prop_assert_eq!(CreateNetwork::try_from(&said).unwrap().cidr6, Wanted6::These(first));
+        if let Some(next) = chosen_cidr6(random, &[first]) {
+            prop_assert!(!overlap6(first, next));
+        }
     }
 
     #[test]

@@ -75,6 +75,10 @@ async fn serve(
     let mut rest = std::pin::pin!(tokio::time::sleep(REST));
     let mut router = std::pin::pin!(tokio::time::sleep(ndp::AGAIN));
     let mut quiet = false;
+    if link.config.networks.have_ipv6() {
+        // One that goes on with its memory has to ask for an address that it did not need where it was.
+        flows.advertise();
+    }
     loop {
         tokio::select! {
             () = flows.ended() => {}
@@ -114,7 +118,7 @@ async fn serve(
                 rest.as_mut().reset(tokio::time::Instant::now() + REST);
             }
             () = &mut router => {
-                flows.tell(&ndp::router_again());
+                flows.advertise();
                 router.as_mut().reset(tokio::time::Instant::now() + ndp::AGAIN);
             }
             written = &mut writing => return written,

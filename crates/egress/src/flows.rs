@@ -14,7 +14,7 @@ use crate::forward::Caller;
 use crate::fragments::Fragments;
 use crate::link::Link;
 use crate::packet::{self, Inbound, Key, Outbound, Quote, Reason};
-use crate::{GATEWAY, GATEWAY6, RESOLVER, RESOLVER6, dhcp, dns, echo, ndp, tcp, udp};
+use crate::{GATEWAY, GATEWAY6, RESOLVER, RESOLVER6, dhcp, dhcp6, dns, echo, ndp, tcp, udp};
 
 /// Largest packet that asks for a connection, and largest question to the resolver by datagram: both are kept for a
 /// while.
@@ -119,7 +119,12 @@ impl Flows {
 
     /// Takes a frame of the guest.
     pub(crate) fn frame(&mut self, frame: &[u8]) {
+        if packet::is_heard(frame) {
+            self.link.wire.heard();
+        }
         let network = packet::to_network(frame, |to| self.link.config.networks.find(to));
+        // A guest has made itself other addresses of IPv6, too, for which nothing comes back: it is told below.
+        let network = network.filter(|(_, packet, _)| packet::is_translated(packet));
         if let Some((sender, packet, joined)) = network {
             self.link.wire.learn(sender);
             return joined.send(packet, &self.link.wire);
@@ -155,7 +160,12 @@ impl Flows {
             }
             Inbound::Unreachable { key } => self.tcp.get(&key).iter().for_each(|entry| entry.flow.unreachable()),
             Inbound::Neighbour { wanted, sender } => self.tell(&ndp::neighbour(wanted, sender)),
-            Inbound::Router { sender } => self.tell(&ndp::router(sender)),
+            Inbound::Router { sender } => self.tell(&ndp::router(sender, self.link.config.networks.have_ipv6())),
+            Inbound::Dhcp6 { message, sender } => {
+                if let Some(answer) = dhcp6::answer(message) {
+                    self.link.wire.send(&Outbound::dhcp6(sender, &answer));
+                }
+            }
             Inbound::Echo { key, seq_no, data } if packet::is_own(key.to.ip()) => {
                 self.link.wire.send(&Outbound::pong(key, seq_no, data));
             }
@@ -165,8 +175,13 @@ impl Flows {
         }
     }
 
+    /// Tells the guest which network it is in, though it has not asked.
+    pub(crate) fn advertise(&self) {
+        self.tell(&ndp::router_again(self.link.config.networks.have_ipv6()));
+    }
+
     /// Tells the guest about its neighbours.
-    pub(crate) fn tell(&self, message: &ndp::Message) {
+    fn tell(&self, message: &ndp::Message) {
         self.link.wire.send(&Outbound::neighbours(message.from, message.to, &message.bytes));
     }
 
@@ -287,6 +302,10 @@ impl Flows {
         }
         // An IPv4 address in disguise is none that a packet may bear (RFC 6890, 2.2.3).
         if matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some()) {
+            return Route::Refused;
+        }
+        // What goes to a network goes nowhere else: one whose IPv6 address is another than DHCP's takes IPv4 then.
+        if self.link.config.networks.find(address).is_some() {
             return Route::Refused;
         }
         let gateway = address == GATEWAY || address == GATEWAY6;

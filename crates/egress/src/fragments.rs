@@ -147,22 +147,40 @@ impl Waiting {
     }
 }
 
-/// Cuts a packet without options into packets of at most `most` bytes, which bear a number of its own. One of IPv4 that
-/// is a piece itself is cut into pieces of the same packet.
+/// Cuts a packet without options into packets of at most `most` bytes, which bear a number of its own. One that is a
+/// piece itself is cut into pieces of the same packet.
 pub(crate) fn cut(packet: &[u8], ident: u32, most: usize) -> Vec<Vec<u8>> {
     let is_ipv6 = packet.first().is_some_and(|first| first >> 4 == 6);
-    let (header, further) = if is_ipv6 { (IPV6, FRAGMENT) } else { (IPV4, 0) };
-    let cut_before = (!is_ipv6).then(|| Ipv4Packet::new_checked(packet).ok()).flatten();
-    let (from, followed, number) =
-        cut_before.map_or((0, false, 0), |ip| (usize::from(ip.frag_offset()), ip.more_frags(), ip.ident()));
-    let ident = if from > 0 || followed { number.into() } else { ident };
-    let (header, payload) = packet.split_at(header.min(packet.len()));
+    let (length, further) = if is_ipv6 { (IPV6, FRAGMENT) } else { (IPV4, 0) };
+    let (header, mut payload) = packet.split_at(length.min(packet.len()));
+    let mut header = header.to_vec();
+    let cut_before = if is_ipv6 { cut_before6(&mut header, &mut payload) } else { cut_before4(packet) };
+    let (from, followed, ident) = cut_before.unwrap_or((0, false, ident));
+    let header = header.as_slice();
     let step = (most - header.len() - further) / 8 * 8;
     let piece = |(index, data): (usize, &[u8])| {
         let (offset, more) = (from + index * step, followed || (index + 1) * step < payload.len());
         if is_ipv6 { piece_v6(header, data, offset, more, ident) } else { piece_v4(header, data, offset, more, ident) }
     };
     payload.chunks(step).enumerate().map(piece).collect()
+}
+
+/// From where in its packet a piece is, whether more follow, and their number; `None` where it is a whole.
+fn cut_before4(packet: &[u8]) -> Option<(usize, bool, u32)> {
+    let ip = Ipv4Packet::new_checked(packet).ok()?;
+    let (from, followed) = (usize::from(ip.frag_offset()), ip.more_frags());
+    (from > 0 || followed).then(|| (from, followed, ip.ident().into()))
+}
+
+/// The same of IPv6, without the header that says so.
+fn cut_before6(header: &mut [u8], payload: &mut &[u8]) -> Option<(usize, bool, u32)> {
+    let mut ip = Ipv6Packet::new_unchecked(header);
+    let (head, rest) =
+        (ip.next_header() == IpProtocol::Ipv6Frag).then(|| payload.split_at_checked(FRAGMENT)).flatten()?;
+    let piece = Ipv6FragmentHeader::new_checked(head.get(2..)?).ok()?;
+    ip.set_next_header(IpProtocol::from(*head.first()?));
+    *payload = rest;
+    Some((usize::from(piece.frag_offset()) * 8, piece.more_frags(), piece.ident()))
 }
 
 fn piece_v4(header: &[u8], data: &[u8], offset: usize, more: bool, ident: u32) -> Vec<u8> {

@@ -38,6 +38,7 @@
 mod config;
 mod counters;
 mod dhcp;
+mod dhcp6;
 mod dns;
 mod echo;
 mod egress;
@@ -54,6 +55,7 @@ pub mod network;
 mod outside;
 mod packet;
 mod pool;
+mod presence;
 pub mod program;
 mod queue;
 
@@ -84,6 +86,8 @@ pub const PREFIX6: u8 = 64;
 /// The gateway's address in that network, and what it is as a router; with [`Config::host_loopback`] and an `allow`
 /// rule, the first is the host's loopback.
 pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 2);
+/// The guest's own one there, which DHCP gives it where it belongs to networks of IPv6.
+pub const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 0x15);
 /// The router's address on the link.
 pub const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);
 /// The resolver's IPv6 address.
@@ -94,7 +98,7 @@ pub const MTU: usize = 65_520;
 
 #[cfg(test)]
 mod tests {
-    use berth_domain::network::GUESTS;
+    use berth_domain::network::{GUESTS, GUESTS6};
 
     use super::*;
 
@@ -102,5 +106,6 @@ mod tests {
     fn no_network_of_a_project_hides_what_a_guest_has_behind_its_card() {
         assert_eq!(GUESTS.prefix_len(), PREFIX);
         assert!([GUEST, GATEWAY, RESOLVER].iter().all(|address| GUESTS.contains(address)));
+        assert!([NETWORK6, GUEST6, GATEWAY6, RESOLVER6].iter().all(|address| GUESTS6.contains(address)));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use smoltcp::wire::Icmpv6Packet;
 
 use crate::packet::hardware;
-use crate::{GATEWAY, NETWORK6, PREFIX6, RESOLVER6, ROUTER6};
+use crate::{GATEWAY, GUEST6, NETWORK6, PREFIX6, RESOLVER6, ROUTER6};
 
 /// Everybody on the link.
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -22,11 +22,19 @@ pub(crate) const AGAIN: Duration = Duration::from_hours(6);
 
 /// Messages and options, by their numbers (RFC 4861, 4; RFC 8106, 5.1).
 const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const SOURCE_LINK_ADDRESS: u8 = 1;
 const TARGET_LINK_ADDRESS: u8 = 2;
 const PREFIX_INFORMATION: u8 = 3;
 const RESOLVERS: u8 = 25;
+/// The number of ICMPv6 in a header, where that has its sender, and its length; where a message has its target.
+const ICMPV6: u8 = 58;
+const SENDER: usize = 8;
+const HEADER: usize = 40;
+const TARGET: usize = 8;
+/// Flag of who tells the network: addresses are to be had by DHCP.
+const MANAGED: u8 = 0x80;
 /// Flags: what says so is a router, was asked, and overrides what was known; a prefix is of this link, and may be made an
 /// address of.
 const IS_ROUTER: u8 = 0x80;
@@ -35,8 +43,9 @@ const OVERRIDES: u8 = 0x20;
 const ON_LINK_AND_AUTONOMOUS: u8 = 0xc0;
 /// Hop limit that the guest is to use.
 const HOPS: u8 = 64;
-/// A time without an end.
+/// A time without an end, and none.
 const FOREVER: [u8; 4] = [0xff; 4];
+const NEVER: [u8; 4] = [0; 4];
 
 /// A message, and from where to where it goes.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,12 +63,30 @@ pub(crate) fn neighbour(wanted: Ipv6Addr, sender: Ipv6Addr) -> Message {
     message(wanted, to, [&head[..], &wanted.octets(), &link_address(TARGET_LINK_ADDRESS)].concat())
 }
 
-/// Says which network this is, to who has asked, or to everybody.
-pub(crate) fn router(sender: Ipv6Addr) -> Message {
+/// Asks the guest whether it has its address.
+pub(crate) fn question() -> Message {
+    let head = [NEIGHBOUR_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
+    message(ROUTER6, GUEST6, [&head[..], &GUEST6.octets(), &link_address(SOURCE_LINK_ADDRESS)].concat())
+}
+
+/// Whether the guest says by a packet that it has its address: one from there, or that it asks whether somebody else has it,
+/// or tells so.
+pub(crate) fn is_heard(packet: &[u8]) -> bool {
+    const ABOUT: [u8; 2] = [NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT];
+    let own = GUEST6.octets();
+    let has = |at: usize| packet.get(at..).is_some_and(|rest| rest.starts_with(&own));
+    let is_about = packet.get(6) == Some(&ICMPV6) && packet.get(HEADER).is_some_and(|kind| ABOUT.contains(kind));
+    has(SENDER) || is_about && has(HEADER + TARGET)
+}
+
+/// Says which network this is, to who has asked, or to everybody. Where the guest is to have the address that is `managed`, those
+/// that it makes itself are for what finds no other (RFC 4862, 5.5.4): a guest that knows no DHCP goes on with them.
+pub(crate) fn router(sender: Ipv6Addr, managed: bool) -> Message {
     let to = if sender.is_unspecified() { ALL_NODES } else { sender };
     let [high, low] = LIFETIME.to_be_bytes();
     // Times of 0 are not said, nor is the size of packets, which is that of the card.
-    let head = [ROUTER_ADVERTISEMENT, 0, 0, 0, HOPS, 0, high, low, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (flags, preferred) = if managed { (MANAGED, NEVER) } else { (0, FOREVER) };
+    let head = [ROUTER_ADVERTISEMENT, 0, 0, 0, HOPS, flags, high, low, 0, 0, 0, 0, 0, 0, 0, 0];
     let prefix = [PREFIX_INFORMATION, 4, PREFIX6, ON_LINK_AND_AUTONOMOUS];
     let resolvers = [RESOLVERS, 3, 0, 0];
     let bytes = [
@@ -67,7 +94,7 @@ pub(crate) fn router(sender: Ipv6Addr) -> Message {
         &link_address(SOURCE_LINK_ADDRESS),
         &prefix,
         &FOREVER,
-        &FOREVER,
+        &preferred,
         &[0; 4],
         &NETWORK6.octets(),
         &resolvers,
@@ -78,8 +105,8 @@ pub(crate) fn router(sender: Ipv6Addr) -> Message {
 }
 
 /// Says so to everybody, though nobody has asked.
-pub(crate) fn router_again() -> Message {
-    router(Ipv6Addr::UNSPECIFIED)
+pub(crate) fn router_again(managed: bool) -> Message {
+    router(Ipv6Addr::UNSPECIFIED, managed)
 }
 
 fn link_address(option: u8) -> [u8; 8] {
@@ -113,8 +140,8 @@ mod tests {
     #[test]
     fn the_network_is_told() {
         let guest = "fe80::5".parse().unwrap();
-        let told = router(guest);
-        assert_eq!((told.from, told.to, router_again().to), (ROUTER6, guest, ALL_NODES));
+        let told = router(guest, false);
+        assert_eq!((told.from, told.to, router_again(false).to), (ROUTER6, guest, ALL_NODES));
         let NdiscRepr::RouterAdvert { flags, router_lifetime, lladdr, mtu, prefix_info, .. } = read(&told) else {
             panic!("another message")
         };

@@ -1,19 +1,20 @@
 //! The way to the guest: packets of all flows, in the form QEMU reads.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use crate::counters::Counters;
-use crate::fragments;
 use crate::packet::{ETHERNET, Outbound, hardware};
+use crate::presence::Presence;
 use crate::queue::{Queue, Taken};
+use crate::{fragments, ndp};
 
 /// Bytes that may wait for the guest before flows are held back and datagrams are dropped.
 const CAPACITY: usize = 256 * 1024;
@@ -32,6 +33,8 @@ pub(crate) struct Wire {
     guest: AtomicU64,
     /// Told when the guest's address becomes known.
     found: Notify,
+    /// Whether the guest has its IPv6 address.
+    presence: Mutex<Presence>,
     /// The number of the next packet that is cut.
     ident: AtomicU32,
     counters: Arc<Counters>,
@@ -40,7 +43,8 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         let (queue, guest) = (Queue::new(CAPACITY), AtomicU64::new(EVERYBODY));
-        Self { queue, guest, found: Notify::new(), ident: AtomicU32::new(0), counters }
+        let presence = Mutex::default();
+        Self { queue, guest, found: Notify::new(), presence, ident: AtomicU32::new(0), counters }
     }
 
     /// Learns the guest's link address.
@@ -70,6 +74,21 @@ impl Wire {
                 return;
             }
         }
+    }
+
+    /// The guest has spoken from its IPv6 address.
+    pub(crate) fn heard(&self) {
+        self.presence.lock().unwrap_or_else(PoisonError::into_inner).heard(Instant::now());
+    }
+
+    /// Whether a packet for the guest's IPv6 address goes there; asks the guest where it is not known.
+    pub(crate) fn is_present(&self) -> bool {
+        let verdict = self.presence.lock().unwrap_or_else(PoisonError::into_inner).packet(Instant::now());
+        if verdict.asks {
+            let question = ndp::question();
+            self.send(&Outbound::neighbours(question.from, question.to, &question.bytes));
+        }
+        verdict.passes
     }
 
     /// Sends a packet, or drops it where the guest does not keep up. Every guest takes packets of 1,500 bytes; larger

@@ -18,11 +18,12 @@ use crate::typed::Words;
 pub const WORDS: Words = &[("rules", "--set")];
 
 /// How a rule is typed.
-const FORM: &str = "allow|deny in|out tcp|udp|icmp|any [PORTS] [from|to ADDRESS]";
+const FORM: &str = "allow|deny in|out tcp|udp|icmp|any [PORTS] [from|to ADDRESS|label:KEY=VALUE]";
 
 #[derive(Args)]
 pub struct RulesArgs {
-    /// All the rules from now on, in this order, repeated: "allow in tcp 22 from 10.20.0.0/24", "deny in any". The first
+    /// All the rules from now on, in this order, repeated: "allow in tcp 22 from 10.20.0.0/24", "allow in
+    /// tcp 5432 from label:role=web" for the VMs with that label, "deny in any". The first
     /// that matches decides, what none matches passes
     #[arg(long = "set", value_name = "RULE")]
     set: Vec<String>,
@@ -100,6 +101,7 @@ mod tests {
             "deny out udp 53 to 192.0.2.0/24",
             "allow in icmp from ::/0",
             "deny out tcp 25",
+            "allow in tcp 5432 from label:role=web",
         ] {
             assert_eq!(text(&parse(rule).unwrap()), rule);
         }

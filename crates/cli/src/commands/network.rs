@@ -17,7 +17,7 @@ use crate::watch::ListArgs;
 const NETWORK: Noun = Noun { one: "network", list: "berth network list" };
 
 /// The argument or option for each field.
-const WORDS: Words = &[("name", "NAME"), ("cidr", "--cidr")];
+const WORDS: Words = &[("name", "NAME"), ("cidr", "--cidr"), ("cidr6", "--cidr6")];
 
 #[derive(Subcommand)]
 pub enum NetworkCommand {
@@ -37,6 +37,9 @@ pub enum NetworkCommand {
         /// Its addresses, as 10.20.0.0/24: private ones, from /16 to /28; by default some free ones
         #[arg(long, value_name = "CIDR")]
         cidr: Option<String>,
+        /// Its IPv6 addresses, as fd00:20::/64: of fd00::/8, from /48 to /64; or none; by default some made by chance
+        #[arg(long, value_name = "CIDR")]
+        cidr6: Option<String>,
     },
     /// Give a network another name
     Rename {
@@ -73,8 +76,8 @@ pub async fn run(context: &Context, command: NetworkCommand) -> Result<()> {
             // A list does not say what belongs to it.
             one(context, &project.network(&network.id).await?)
         }
-        NetworkCommand::Create { name, cidr } => {
-            let made = project.create_network(&NewNetwork { name, cidr }).await;
+        NetworkCommand::Create { name, cidr, cidr6 } => {
+            let made = project.create_network(&NewNetwork { name, cidr, cidr6 }).await;
             one(context, &made.map_err(|error| retold(error, WORDS))?)
         }
         NetworkCommand::Rename { network, name } => {
@@ -124,7 +127,13 @@ pub async fn ids(project: &ProjectClient, texts: &[String]) -> Result<Vec<String
 
 /// The networks of a VM or a sandbox, each with its address there.
 pub fn memberships(all: &[Membership]) -> String {
-    all.iter().map(|one| format!("{} ({})", one.name, one.address)).collect::<Vec<_>>().join(", ")
+    let of = |one: &Membership| format!("{} ({})", one.name, both(&one.address, one.address6.as_deref()));
+    all.iter().map(of).collect::<Vec<_>>().join(", ")
+}
+
+/// Addresses of both kinds, as far as there are both.
+fn both(four: &str, six: Option<&str>) -> String {
+    six.map_or_else(|| four.to_owned(), |six| format!("{four}, {six}"))
 }
 
 fn table(networks: &[ProjectNetwork]) -> Table {
@@ -141,14 +150,17 @@ fn table(networks: &[ProjectNetwork]) -> Table {
 }
 
 fn one(context: &Context, network: &ProjectNetwork) -> Result<()> {
-    let member = |member: &NetworkMember| format!("{} ({} at {})", member.name, member.kind, member.address);
+    let member = |member: &NetworkMember| {
+        let at = both(&member.address, member.address6.as_deref());
+        format!("{} ({} at {at})", member.name, member.kind)
+    };
     output::record(context.look, network, |network| {
         let members = network.members.iter().flatten().map(member).collect::<Vec<_>>();
         vec![
             ("name", network.name.clone()),
             ("id", network.id.clone()),
-            ("addresses", network.cidr.clone()),
-            ("resolver", network.resolver.clone()),
+            ("addresses", both(&network.cidr, network.cidr6.as_deref())),
+            ("resolver", both(&network.resolver, network.resolver6.as_deref())),
             ("members", members.join(", ")),
             ("created", output::time(&network.created_at)),
             ("changed", output::time(&network.updated_at)),

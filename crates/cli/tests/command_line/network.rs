@@ -24,20 +24,22 @@ fn field<'a>(shown: &'a str, name: &str) -> Option<&'a str> {
 #[tokio::test(flavor = "multi_thread")]
 async fn vms_and_sandboxes_join_networks_by_name() {
     let here = Here::start().await;
-    let made = fine(&here, "network create lan").await;
-    assert_eq!((field(&made, "addresses"), field(&made, "resolver")), (Some("10.128.0.0/24"), Some("10.128.0.1")));
-    fine(&here, "network create dmz --cidr 192.168.7.0/24").await;
+    let made = fine(&here, "network create lan --cidr6 fd00:20::/64").await;
+    let (addresses, resolver) = (field(&made, "addresses"), field(&made, "resolver"));
+    assert_eq!((addresses, resolver), (Some("10.128.0.0/24, fd00:20::/64"), Some("10.128.0.1, fd00:20::1")));
+    fine(&here, "network create dmz --cidr 192.168.7.0/24 --cidr6 none").await;
     let vm = "vm create web --no-ssh-key --image micro --size tiny --network lan --network dmz --wait";
     fine(&here, vm).await;
     let shown = fine(&here, "vm show web").await;
-    assert_eq!(field(&shown, "networks"), Some("lan (10.128.0.2), dmz (192.168.7.2)"), "{shown}");
+    assert_eq!(field(&shown, "networks"), Some("lan (10.128.0.2, fd00:20::2), dmz (192.168.7.2)"), "{shown}");
     fine(&here, "sandbox create --name worker --network lan").await;
     let shown = fine(&here, "sandbox show worker").await;
-    assert_eq!(field(&shown, "networks"), Some("lan (10.128.0.3)"), "{shown}");
+    assert_eq!(field(&shown, "networks"), Some("lan (10.128.0.3, fd00:20::3)"), "{shown}");
     let shown: Value = serde_json::from_str(&fine(&here, "sandbox show worker --json").await).expect("JSON");
     assert_eq!(shown["networks"][0]["address"], "10.128.0.3");
     let shown = fine(&here, "network show lan").await;
-    assert_eq!(field(&shown, "members"), Some("web (vm at 10.128.0.2), worker (sandbox at 10.128.0.3)"), "{shown}");
+    let members = "web (vm at 10.128.0.2, fd00:20::2), worker (sandbox at 10.128.0.3, fd00:20::3)";
+    assert_eq!(field(&shown, "members"), Some(members), "{shown}");
     let listed = fine(&here, "network list --no-headers").await;
     let members: Vec<_> = listed.lines().map(|line| line.split_whitespace().nth(2)).collect();
     assert_eq!(members, [Some("1"), Some("2")], "{listed}");
@@ -65,6 +67,7 @@ async fn what_is_refused_is_told_in_the_words_that_were_typed() {
     for (line, part) in [
         ("network create Lan", "NAME must be"),
         ("network create lan --cidr 8.8.8.0/24", "--cidr must lie"),
+        ("network create lan --cidr6 2001:db8::/64", "--cidr6 must lie"),
         ("network show nope", "berth network list"),
         ("vm create web --no-ssh-key --network nope", "There is no network called 'nope'"),
         ("sandbox create --network nope", "There is no network called 'nope'"),

@@ -18,6 +18,7 @@ mod identity;
 mod image;
 mod network;
 mod networks;
+mod networks6;
 mod project_network;
 mod reinstall;
 mod rescue;

@@ -103,7 +103,7 @@ impl Host {
         within("it joins the machines", async || {
             let mut is_so = self.linked(id).await.as_ref() == Some(&wanted);
             for number in numbers {
-                let own = InNetwork { network: id, address: address(id, *number), is_linked: true };
+                let own = in_network(id, *number, true);
                 is_so &= self.networks_of(*number).await.contains(&own);
             }
             is_so
@@ -192,7 +192,14 @@ fn address(id: NetworkId, number: u128) -> std::net::Ipv4Addr {
 
 fn membership(id: NetworkId, number: u128) -> Membership {
     let cidr = format!("10.128.{}.0/24", id.0.as_u128()).parse().expect("addresses");
-    Membership { network: id, cidr, address: address(id, number) }
+    let cidr6 = Some(format!("fd00:{:x}::/64", id.0.as_u128()).parse().expect("addresses"));
+    Membership { network: id, cidr, cidr6, address: address(id, number) }
+}
+
+/// What a machine's program says of a network.
+fn in_network(id: NetworkId, number: u128, is_linked: bool) -> InNetwork {
+    let Membership { network, address, cidr6, .. } = membership(id, number);
+    InNetwork { network, address, cidr6, is_linked }
 }
 
 fn spec(id: NetworkId, numbers: &[u128]) -> NetworkSpec {
@@ -206,6 +213,7 @@ fn spec(id: NetworkId, numbers: &[u128]) -> NetworkSpec {
         id,
         name: "front".into(),
         cidr: membership(id, 9).cidr,
+        cidr6: membership(id, 9).cidr6,
         members: numbers.iter().map(member).collect(),
         rules: Rules::default(),
     }
@@ -297,7 +305,7 @@ async fn a_switch_that_cannot_be_had_ends_no_machine_and_is_tried_again() {
     let machine = host.run(4).await;
     host.switches.join(machine, &[membership(FRONT, 4)]).await.expect("a network");
     host.tried(FRONT).await;
-    let unlinked = InNetwork { network: FRONT, address: address(FRONT, 4), is_linked: false };
+    let unlinked = in_network(FRONT, 4, false);
     assert_eq!(
         host.networks_of(4).await,
         [unlinked],
@@ -440,7 +448,7 @@ async fn a_start_that_was_told_an_address_of_before_takes_it_from_nobody() {
     host.joins(FRONT, &[5]).await;
     host.switches.join(MachineId(Uuid::from_u128(4)), &[membership(FRONT, 5)]).await.expect("a network");
     host.joins(FRONT, &[5]).await;
-    let lost = InNetwork { network: FRONT, address: address(FRONT, 5), is_linked: false };
+    let lost = in_network(FRONT, 5, false);
     assert_eq!(host.networks_of(4).await, [lost], "what it sends there is lost");
 }
 

@@ -6,7 +6,7 @@
 
 use core::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use crate::firewall::Rules;
@@ -24,6 +24,9 @@ pub struct NetworkSpec {
     /// Its addresses. The first one after the network's own is where its names are asked for; that one, the network's
     /// own and the last are no member's.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some: a member's follows from its other one ([`crate::network::address6`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<Ipv6Net>,
     /// Who belongs to it, on whatever host.
     pub members: Vec<Member>,
     /// The firewall rules between them.
@@ -49,6 +52,9 @@ pub struct Membership {
     pub network: NetworkId,
     /// The network's addresses.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<Ipv6Net>,
     /// The machine's own among them.
     pub address: Ipv4Addr,
 }

@@ -8,6 +8,7 @@ use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
 use crate::ids::{DiskId, NetworkId, SshKeyId, VmId};
+use crate::label::Label;
 use crate::names::Name;
 use crate::network;
 use crate::ssh_key::public_key;
@@ -445,13 +446,7 @@ fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {
         .iter()
         .map(|(key, value)| {
             let value = value.as_str().ok_or("must be an object of strings")?;
-            let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./".contains(&b);
-            if key.is_empty() || key.len() > 63 || !key.bytes().all(plain) {
-                return Err("keys must have 1 to 63 characters of A-Z, a-z, 0-9, '-', '_', '.' and '/'".into());
-            }
-            if value.chars().count() > 255 || value.chars().any(char::is_control) {
-                return Err("values must have at most 255 characters and no control characters".into());
-            }
+            Label::new(key, value)?;
             Ok((key.clone(), value.to_owned()))
         })
         .collect()

@@ -10,13 +10,13 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::mem;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use berth_domain::firewall::{Beginning, Direction, RuleProtocol, Rules};
 use smoltcp::wire::IpProtocol;
 
-use super::header::{Header, IPV4, address, word};
+use super::header::{Header, Quote, word};
 
 /// How long a silent connection is remembered at least (RFC 5382, REQ-5), and a flow of datagrams or pings (RFC 4787,
 /// REQ-5).
@@ -27,23 +27,23 @@ const PIECES: Duration = Duration::from_mins(1);
 /// What a memory takes before it forgets what was silent longest.
 const MOST: usize = 1024;
 /// Where a segment has its flags, and which of them say that it begins a connection, or does not.
-const FLAGS: usize = IPV4 + 13;
+const FLAGS: usize = 13;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
-/// Messages of ICMP (RFC 792), and where a ping has its identifier and an error its quote.
+/// Messages of ICMP (RFC 792) and of ICMPv6 (RFC 4443), and where a ping has its identifier and an error its quote.
 const PING: u8 = 8;
 const PONG: u8 = 0;
+const PING6: u8 = 128;
+const PONG6: u8 = 129;
 const IDENTIFIER: usize = 4;
-const QUOTE: usize = IPV4 + 8;
-/// Bits of a header's word that say which piece of a packet it is; all are zero in the first.
-const OFFSET_BITS: u32 = 13;
+const QUOTE: usize = 8;
 
 /// Judges the packets of one network, for all its members or for one.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
-    /// The member that it judges for; none for all.
-    own: Option<Ipv4Addr>,
-    begun: HashMap<Ipv4Addr, Begun>,
+    /// The addresses of the member that it judges for; none for all.
+    own: Option<Vec<IpAddr>>,
+    begun: HashMap<IpAddr, Begun>,
 }
 
 /// What somebody has begun.
@@ -60,17 +60,17 @@ struct Begun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Flow {
     protocol: IpProtocol,
-    from: (Ipv4Addr, u16),
-    to: (Ipv4Addr, u16),
+    from: (IpAddr, u16),
+    to: (IpAddr, u16),
 }
 
-/// What the pieces of one packet have in common (RFC 791, 3.2).
+/// What the pieces of one packet have in common (RFC 791, 3.2; RFC 8200, 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Piece {
-    from: Ipv4Addr,
-    to: Ipv4Addr,
+    from: IpAddr,
+    to: IpAddr,
     protocol: IpProtocol,
-    ident: u16,
+    ident: u32,
 }
 
 /// What a packet is in its flow.
@@ -85,8 +85,8 @@ enum Part {
 }
 
 impl Filter {
-    /// A filter for a member alone.
-    pub(crate) fn of(own: Ipv4Addr) -> Self {
+    /// A filter for a member alone, by its addresses.
+    pub(crate) fn of(own: Vec<IpAddr>) -> Self {
         Self { own: Some(own), ..Self::default() }
     }
 
@@ -97,13 +97,13 @@ impl Filter {
     }
 
     /// Forgets what was begun by others than these.
-    pub(crate) fn retain(&mut self, is_there: impl Fn(Ipv4Addr) -> bool) {
+    pub(crate) fn retain(&mut self, is_there: impl Fn(IpAddr) -> bool) {
         self.begun.retain(|address, _| is_there(*address));
     }
 
     fn judged(&mut self, rules: &Rules, packet: &[u8], header: &Header, now: Instant) -> bool {
-        let Some(ident) = word(packet, 4) else { return false };
-        let piece = Piece { from: header.from, to: header.to, protocol: header.protocol, ident };
+        let Header { from, to, protocol, ident, .. } = *header;
+        let piece = Piece { from, to, protocol, ident };
         if !header.is_first {
             return self.begun_by(header.from).pieces.has(&piece, PIECES, now);
         }
@@ -144,9 +144,9 @@ impl Filter {
     }
 
     /// What somebody has begun, as far as they are told apart.
-    fn begun_by(&mut self, from: Ipv4Addr) -> &mut Begun {
-        let is_own = self.own.is_none_or(|own| own == from);
-        self.begun.entry(if is_own { from } else { Ipv4Addr::UNSPECIFIED }).or_default()
+    fn begun_by(&mut self, from: IpAddr) -> &mut Begun {
+        let is_own = self.own.as_ref().is_none_or(|own| own.contains(&from));
+        self.begun.entry(if is_own { from } else { Ipv4Addr::UNSPECIFIED.into() }).or_default()
     }
 
     /// Where a flow is remembered, with whoever began it.
@@ -157,17 +157,18 @@ impl Filter {
 
     /// Whether a flow may begin: what a member sends is what another one gets.
     fn allow(&self, rules: &Rules, flow: Flow) -> bool {
-        let allow = |direction, other: Ipv4Addr| {
+        let allow = |direction, other: IpAddr| {
             let (protocol, port) = match flow.protocol {
                 IpProtocol::Tcp => (RuleProtocol::Tcp, Some(flow.to.1)),
                 IpProtocol::Udp => (RuleProtocol::Udp, Some(flow.to.1)),
                 _ => (RuleProtocol::Icmp, None),
             };
-            rules.allow(&Beginning { direction, protocol, port, other: other.into() })
+            rules.allow(&Beginning { direction, protocol, port, other })
         };
         let (from, to) = (flow.from.0, flow.to.0);
-        let leaves = self.own.is_some_and(|own| own != from) || allow(Direction::Out, to);
-        leaves && (self.own.is_some_and(|own| own != to) || allow(Direction::In, from))
+        let is_anothers = |address: IpAddr| self.own.as_ref().is_some_and(|own| !own.contains(&address));
+        let leaves = is_anothers(from) || allow(Direction::Out, to);
+        leaves && (is_anothers(to) || allow(Direction::In, from))
     }
 }
 
@@ -181,11 +182,11 @@ impl Flow {
     }
 
     /// The flow that what begins here is part of: a segment, a datagram, or a ping.
-    fn read(protocol: IpProtocol, ends: (Ipv4Addr, Ipv4Addr), data: &[u8]) -> Option<Self> {
-        let (from, to) = match protocol {
-            IpProtocol::Tcp | IpProtocol::Udp => (word(data, 0)?, word(data, 2)?),
-            _ if *data.first()? == PING => (word(data, IDENTIFIER)?, 0),
-            _ if *data.first()? == PONG => (0, word(data, IDENTIFIER)?),
+    fn read(protocol: IpProtocol, ends: (IpAddr, IpAddr), data: &[u8]) -> Option<Self> {
+        let (from, to) = match (protocol, *data.first()?) {
+            (IpProtocol::Tcp | IpProtocol::Udp, _) => (word(data, 0)?, word(data, 2)?),
+            (IpProtocol::Icmp, PING) | (IpProtocol::Icmpv6, PING6) => (word(data, IDENTIFIER)?, 0),
+            (IpProtocol::Icmp, PONG) | (IpProtocol::Icmpv6, PONG6) => (0, word(data, IDENTIFIER)?),
             _ => return None,
         };
         Some(Self { protocol, from: (ends.0, from), to: (ends.1, to) })
@@ -194,28 +195,27 @@ impl Flow {
 
 /// The flow that a packet is part of.
 fn read(packet: &[u8], header: &Header) -> Option<(Flow, Part)> {
-    let (data, ends) = (packet.get(IPV4..)?, (header.from, header.to));
-    match (header.protocol, Flow::read(header.protocol, ends, data)) {
-        (IpProtocol::Tcp, Some(flow)) => {
-            let begins = packet.get(FLAGS)? & (SYN | ACK) == SYN;
+    let (data, ends) = (packet.get(header.body..)?, (header.from, header.to));
+    let is_icmp = matches!(header.protocol, IpProtocol::Icmp | IpProtocol::Icmpv6);
+    match Flow::read(header.protocol, ends, data) {
+        Some(flow) if header.protocol == IpProtocol::Tcp => {
+            let begins = data.get(FLAGS)? & (SYN | ACK) == SYN;
             Some((flow, if begins { Part::First } else { Part::Any }))
         }
-        (IpProtocol::Icmp, Some(flow)) if *data.first()? == PONG => Some((flow, Part::Answer)),
-        (_, Some(flow)) => Some((flow, Part::Any)),
-        (IpProtocol::Icmp, None) => Some((quoted(packet, header)?, Part::Answer)),
-        (_, None) => None,
+        Some(flow) if is_icmp && [PONG, PONG6].contains(data.first()?) => Some((flow, Part::Answer)),
+        Some(flow) => Some((flow, Part::Any)),
+        None if is_icmp => Some((quoted(data, header)?, Part::Answer)),
+        None => None,
     }
 }
 
 /// The flow that an error is about, as an answer to it: only who got a packet has something to say of it.
-fn quoted(packet: &[u8], header: &Header) -> Option<Flow> {
-    let quote = packet.get(QUOTE..)?;
-    let is_first = word(quote, 6)?.trailing_zeros() >= OFFSET_BITS;
-    let (protocol, ends) = (IpProtocol::from(*quote.get(9)?), (address(quote, 12)?, address(quote, 16)?));
-    let is_theirs = is_first && *quote.first()? == 0x45 && ends == (header.to, header.from);
-    let is_known = matches!(protocol, IpProtocol::Tcp | IpProtocol::Udp | IpProtocol::Icmp);
-    let flow = Flow::read(protocol, ends, quote.get(IPV4..)?)?;
-    (is_theirs && is_known).then(|| flow.reversed())
+fn quoted(error: &[u8], header: &Header) -> Option<Flow> {
+    let bytes = error.get(QUOTE..)?;
+    let quote = Quote::read(bytes)?;
+    let (is_theirs, ends) = ((quote.from, quote.to) == (header.to, header.from), (quote.from, quote.to));
+    let flow = Flow::read(quote.protocol, ends, bytes.get(quote.body..)?)?;
+    (is_theirs && quote.is_first).then(|| flow.reversed())
 }
 
 /// A set that forgets: what was not kept for a while, and, where it is full, what was not kept for longest.

@@ -1,21 +1,21 @@
 //! The networks of one machine, on the side of its own program.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
-use berth_domain::network::overlap;
-use ipnet::Ipv4Net;
+use berth_domain::network::{GUESTS6, address6, overlap, overlap6};
+use ipnet::{Ipv4Net, Ipv6Net};
 use smoltcp::wire::{IpProtocol, UdpPacket};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 
 use super::filter::Filter;
-use super::header::{Header, IPV4};
+use super::header::{Header, is_ipv6, unreachable};
 use super::names::{may_be, reverse};
 use super::table::datagram;
 use super::translate::{Place, Way, is_member};
@@ -42,10 +42,24 @@ pub struct Memberships {
     rules: watch::Sender<Arc<Rules>>,
 }
 
+/// Where a machine is in a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// The network's addresses.
+    pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some: the machine's follows from its other one.
+    pub cidr6: Option<Ipv6Net>,
+    /// The machine's address.
+    pub own: Ipv4Addr,
+}
+
 /// A network that a machine belongs to.
 pub(crate) struct Joined {
     network: NetworkId,
+    at: At,
     place: Place,
+    /// The same in IPv6.
+    place6: Option<Place>,
     rules: watch::Receiver<Arc<Rules>>,
     /// What is remembered of the network's traffic, whatever link it has.
     filter: Arc<Mutex<Filter>>,
@@ -61,29 +75,14 @@ impl Memberships {
     /// # Errors
     /// The address is none of a member's, or the network has addresses of the guest's own, or of another one that the
     /// machine belongs to; or the link cannot be used.
-    pub fn join(
-        self: &Arc<Self>,
-        network: NetworkId,
-        cidr: Ipv4Net,
-        own: Ipv4Addr,
-        link: Option<OwnedFd>,
-    ) -> Result<(), String> {
-        let place = Place { cidr, own };
-        if !is_member(cidr, own) || own == place.resolver() {
-            return Err(format!("{own} is nobody's in {cidr}"));
-        }
-        let guests = Ipv4Net::new(GUEST, PREFIX).map_err(|error| error.to_string())?;
-        let is_anothers = |other: &Arc<Joined>| other.network != network && overlap(cidr, other.place.cidr);
-        if overlap(cidr, guests) || lock(&self.joined).iter().any(is_anothers) {
-            return Err(format!("{cidr} overlaps other addresses of the guest"));
-        }
-        let is_same = |other: &Arc<Joined>| other.network == network && other.place == place;
+    pub fn join(self: &Arc<Self>, network: NetworkId, at: At, link: Option<OwnedFd>) -> Result<(), String> {
+        self.check(network, &at)?;
+        let is_same = |other: &Arc<Joined>| other.network == network && other.at == at;
         if link.is_none() && lock(&self.joined).iter().any(is_same) {
             return Ok(());
         }
         let before = lock(&self.joined).iter().find(|other| is_same(other)).map(|other| Arc::clone(&other.filter));
-        let filter = before.unwrap_or_else(|| Arc::new(Mutex::new(Filter::of(own))));
-        let joined = Arc::new(Joined::new(network, place, self.rules.subscribe(), filter));
+        let joined = Arc::new(Joined::new(network, at, self.rules.subscribe(), before));
         if let Some(link) = link {
             let messages = Arc::new(Messages::new(link).map_err(|error| error.to_string())?);
             *lock(&joined.link) = Some(Arc::clone(&messages));
@@ -94,6 +93,33 @@ impl Memberships {
         all.retain(|other| other.network != network);
         all.push(joined);
         Ok(())
+    }
+
+    /// Whether a place is one that a machine may have beside its others.
+    fn check(&self, network: NetworkId, at: &At) -> Result<(), String> {
+        let At { cidr, cidr6, own } = *at;
+        if !is_member(cidr.into(), own.into()) || IpAddr::V4(own) == at.place().resolver() {
+            return Err(format!("{own} is nobody's in {cidr}"));
+        }
+        let guests = Ipv4Net::new(GUEST, PREFIX).map_err(|error| error.to_string())?;
+        let all = lock(&self.joined);
+        let others = || all.iter().filter(|other| other.network != network).map(|other| other.at);
+        if overlap(cidr, guests) || others().any(|other| overlap(cidr, other.cidr)) {
+            return Err(format!("{cidr} overlaps other addresses of the guest"));
+        }
+        let Some(cidr6) = cidr6 else { return Ok(()) };
+        // There has to be a place in one for each in the other.
+        let is_narrow = u32::from(cidr6.max_prefix_len() - cidr6.prefix_len()) < u32::from(32 - cidr.prefix_len());
+        let is_others = others().filter_map(|other| other.cidr6).any(|other| overlap6(cidr6, other));
+        if is_narrow || is_others || overlap6(cidr6, GUESTS6) {
+            return Err(format!("{cidr6} overlaps other addresses of the guest, or is too narrow"));
+        }
+        Ok(())
+    }
+
+    /// Whether it belongs to a network that has IPv6 addresses.
+    pub(crate) fn have_ipv6(&self) -> bool {
+        lock(&self.joined).iter().any(|joined| joined.place6.is_some())
     }
 
     /// Belongs to a network no more; fine where it does not.
@@ -111,10 +137,10 @@ impl Memberships {
         self.rules.subscribe()
     }
 
-    /// The networks, each with the machine's address in it and whether there is a link to its switch.
-    pub fn list(&self) -> Vec<(NetworkId, Ipv4Addr, bool)> {
+    /// The networks, each with where the machine is in it and whether there is a link to its switch.
+    pub fn list(&self) -> Vec<(NetworkId, At, bool)> {
         let joined = lock(&self.joined);
-        joined.iter().map(|joined| (joined.network, joined.place.own, joined.link().is_some())).collect()
+        joined.iter().map(|joined| (joined.network, joined.at, joined.link().is_some())).collect()
     }
 
     /// The guest's card from now on.
@@ -123,8 +149,9 @@ impl Memberships {
     }
 
     /// The network that an address is of.
-    pub(crate) fn find(&self, address: Ipv4Addr) -> Option<Arc<Joined>> {
-        lock(&self.joined).iter().find(|joined| joined.place.cidr.contains(&address)).map(Arc::clone)
+    pub(crate) fn find(&self, address: IpAddr) -> Option<Arc<Joined>> {
+        let has = |joined: &&Arc<Joined>| joined.places().any(|place| place.cidr.contains(&address));
+        lock(&self.joined).iter().find(has).map(Arc::clone)
     }
 
     /// The networks that may know a name.
@@ -141,15 +168,28 @@ impl Memberships {
 }
 
 impl Joined {
-    fn new(network: NetworkId, place: Place, rules: watch::Receiver<Arc<Rules>>, filter: Arc<Mutex<Filter>>) -> Self {
+    fn new(network: NetworkId, at: At, rules: watch::Receiver<Arc<Rules>>, before: Option<Arc<Mutex<Filter>>>) -> Self {
         let (link, questions, task) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { network, place, rules, filter, link, questions, task }
+        let (place, place6) = (at.place(), at.place6());
+        let own = [Some(place), place6].into_iter().flatten().map(|place| place.own).collect();
+        let filter = before.unwrap_or_else(|| Arc::new(Mutex::new(Filter::of(own))));
+        Self { network, at, place, place6, rules, filter, link, questions, task }
+    }
+
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        [Some(&self.place), self.place6.as_ref()].into_iter().flatten()
+    }
+
+    /// The place that a packet speaks of, by its kind.
+    const fn place_of(&self, is_ipv6: bool) -> Option<&Place> {
+        if is_ipv6 { self.place6.as_ref() } else { Some(&self.place) }
     }
 
     /// Whether the machine's rules let a packet of the network pass. Names are asked for whatever they say.
     fn passes(&self, packet: &[u8]) -> bool {
-        let resolver = self.place.resolver();
-        let is_about_names = Header::read(packet).is_some_and(|header| [header.from, header.to].contains(&resolver));
+        let resolver = self.place_of(is_ipv6(packet)).map(Place::resolver);
+        let is_resolver = |header: Header| [header.from, header.to].map(Some).contains(&resolver);
+        let is_about_names = Header::read(packet).is_some_and(is_resolver);
         let rules = Arc::clone(&self.rules.borrow());
         is_about_names || lock(&self.filter).passes(&rules, packet, Instant::now())
     }
@@ -161,7 +201,7 @@ impl Joined {
     /// Sends a packet of the guest. One that the switch does not take is lost.
     pub(crate) fn send(&self, packet: &[u8], wire: &Wire) {
         let mut packet = packet.to_vec();
-        match self.place.outward(&mut packet) {
+        match self.place_of(is_ipv6(&packet)).and_then(|place| place.outward(&mut packet)) {
             Some(Way::Network) if self.passes(&packet) => self.put(&packet),
             Some(Way::Guest) if wire.room() => deliver(wire, &packet),
             Some(_) | None => {}
@@ -196,11 +236,11 @@ impl Joined {
         if !self.passes(packet) {
             return None;
         }
-        let header = self.place.inward(packet)?;
+        let header = self.place_of(is_ipv6(packet))?.inward(packet)?;
         if header.protocol != IpProtocol::Udp || !header.is_first {
             return Some(packet);
         }
-        let udp = UdpPacket::new_unchecked(packet.get(IPV4..)?);
+        let udp = UdpPacket::new_unchecked(packet.get(header.body..)?);
         if udp.dst_port() != OWN {
             return Some(packet);
         }
@@ -211,6 +251,23 @@ impl Joined {
             let _ = waiting.send(answer.to_vec());
         }
         None
+    }
+}
+
+impl At {
+    fn place(&self) -> Place {
+        Place { cidr: self.cidr.into(), own: self.own.into() }
+    }
+
+    fn place6(&self) -> Option<Place> {
+        let cidr6 = self.cidr6?;
+        Some(Place { cidr: cidr6.into(), own: address6(self.cidr, self.own, cidr6).into() })
+    }
+}
+
+impl From<(Ipv4Net, Ipv4Addr)> for At {
+    fn from((cidr, own): (Ipv4Net, Ipv4Addr)) -> Self {
+        Self { cidr, cidr6: None, own }
     }
 }
 
@@ -240,6 +297,12 @@ async fn receive(networks: Weak<Memberships>, weak: Weak<Joined>, messages: Arc<
             std::future::poll_fn(|cx| guest.poll_room(cx)).await;
             if guest.ask_for_guest() {
                 let _ = tokio::time::timeout(FINDING, guest.find_guest()).await;
+            }
+            if is_ipv6(packet) && !guest.is_present() {
+                if let Some(error) = unreachable(packet) {
+                    joined.send(&error, &guest);
+                }
+                continue;
             }
             deliver(&guest, packet);
         }

@@ -7,10 +7,10 @@
 //!
 //! A network has a switch on each host, a program of its own ([`program::switch`](crate::program::switch)). The program
 //! beside a machine has a link to the switch of each network that the machine belongs to ([`Memberships`]): a pair of
-//! sockets over which a message is a packet of IPv4. What the guest sends to an address of a network goes there with
+//! sockets over which a message is a packet. What the guest sends to an address of a network goes there with
 //! the machine's address in that network for its own ([`translate`](self::translate)), whatever rules say of the
 //! outside; what comes from there comes to the guest's own address. So a guest sees nothing of networks, and goes on in
-//! others without a change.
+//! others without a change. Of IPv6 it is the same, in networks that have such addresses.
 //!
 //! Neither side believes the other. A switch takes from a link only what is from the address that the link was made
 //! for, and gives it only what is for that address ([`table`](self::table)). A machine's program takes from a switch
@@ -29,7 +29,7 @@ mod translate;
 
 pub(crate) use filter::Filter;
 pub(crate) use member::Joined;
-pub use member::Memberships;
+pub use member::{At, Memberships};
 pub use roster::{Member, Roster};
 pub(crate) use table::{Decision, Table};
 pub(crate) use translate::is_member;

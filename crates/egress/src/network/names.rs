@@ -6,19 +6,21 @@
 //! smallest message (RFC 1035, 2.3.4), so that nobody has to ask again by a connection.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use berth_domain::network::address6;
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
-use hickory_proto::rr::rdata::{A, PTR};
+use hickory_proto::rr::rdata::{A, AAAA, PTR};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::roster::Roster;
 
 /// The name below which those of all networks are.
 pub(crate) const BELOW: &str = "internal";
-/// The name below which addresses are turned into names (RFC 1035, 3.5).
+/// The names below which addresses are turned into names (RFC 1035, 3.5; RFC 3596, 2.5).
 const REVERSE: &str = ".in-addr.arpa";
+const REVERSE6: &str = ".ip6.arpa";
 /// How long an answer may be believed, in seconds: a machine that was made anew has another address.
 const TTL: u32 = 5;
 /// Bytes of the smallest message that everybody takes.
@@ -30,9 +32,10 @@ pub(crate) struct Names {
     /// The network's own, in lower case.
     network: String,
     cidr: Ipv4Net,
+    cidr6: Option<Ipv6Net>,
     addresses: BTreeMap<String, Vec<Ipv4Addr>>,
     /// What an address is called first.
-    of: BTreeMap<Ipv4Addr, String>,
+    of: BTreeMap<IpAddr, String>,
 }
 
 /// What is known of what was asked for.
@@ -47,9 +50,14 @@ impl Names {
     pub(crate) fn new(roster: &Roster) -> Self {
         let mut addresses: BTreeMap<String, Vec<Ipv4Addr>> = BTreeMap::new();
         let mut of = BTreeMap::new();
+        let Roster { cidr, cidr6, .. } = *roster;
         for member in &roster.members {
+            let six = cidr6.map(|cidr6| address6(cidr, member.address, cidr6));
             for name in member.names.iter().map(|name| name.to_ascii_lowercase()) {
-                of.entry(member.address).or_insert_with(|| name.clone());
+                of.entry(member.address.into()).or_insert_with(|| name.clone());
+                if let Some(six) = six {
+                    of.entry(six.into()).or_insert_with(|| name.clone());
+                }
                 let known = addresses.entry(name).or_default();
                 if !known.contains(&member.address) {
                     known.push(member.address);
@@ -59,7 +67,7 @@ impl Names {
         for known in addresses.values_mut() {
             known.sort_unstable();
         }
-        Self { network: roster.name.to_ascii_lowercase(), cidr: roster.cidr, addresses, of }
+        Self { network: roster.name.to_ascii_lowercase(), cidr, cidr6, addresses, of }
     }
 
     /// Answers a question; `None` where what came is none.
@@ -83,7 +91,7 @@ impl Names {
         answer.metadata.recursion_available = true;
         answer.add_query(query.clone());
         let mut bytes = answer.to_vec().ok()?;
-        for record in records(query, known) {
+        for record in self.records(query, known) {
             answer.add_answer(record);
             let longer = answer.to_vec().ok()?;
             if longer.len() > SMALLEST {
@@ -100,12 +108,31 @@ impl Names {
         }
         let text = query.name.to_ascii().to_ascii_lowercase();
         let text = text.strip_suffix('.').unwrap_or(&text);
-        if text.ends_with(REVERSE) {
-            let name = reverse(text).filter(|address| self.cidr.contains(address)).and_then(|of| self.of.get(&of));
+        if is_reverse(text) {
+            let name = reverse(text).and_then(|of| self.of.get(&of));
             return name.map_or(Known::Nothing, |name| Known::Name(format!("{name}.{}.{BELOW}", self.network)));
         }
         let found = self.forms(text).into_iter().flatten().find_map(|name| self.addresses.get(name));
         found.map_or(Known::Nothing, |addresses| Known::Addresses(addresses.clone()))
+    }
+
+    /// The records that answer a question. Of a name that is known there may be none of the kind that was asked for.
+    fn records(&self, query: &Query, known: Known) -> Vec<Record> {
+        let record = |data: RData| Record::from_rdata(query.name.clone(), TTL, data);
+        let wants = |kind: RecordType| [kind, RecordType::ANY].contains(&query.query_type);
+        match known {
+            Known::Addresses(addresses) => {
+                let four = addresses.iter().map(|address| RData::A(A(*address))).filter(|_| wants(RecordType::A));
+                let of = |cidr6: Ipv6Net| addresses.iter().map(move |address| address6(self.cidr, *address, cidr6));
+                let six = self.cidr6.into_iter().filter(|_| wants(RecordType::AAAA)).flat_map(of);
+                four.chain(six.map(|address| RData::AAAA(AAAA(address)))).map(record).collect()
+            }
+            Known::Name(name) if wants(RecordType::PTR) => {
+                let name = Name::from_ascii(format!("{name}."));
+                name.into_iter().map(|name| record(RData::PTR(PTR(name)))).collect()
+            }
+            Known::Name(_) | Known::Nothing => Vec::new(),
+        }
     }
 
     /// What of a text may be a member's name.
@@ -118,26 +145,21 @@ impl Names {
     }
 }
 
-/// The records that answer a question. Of a name that is known there may be none of the kind that was asked for.
-fn records(query: &Query, known: Known) -> Vec<Record> {
-    let kind = query.query_type;
-    let record = |data: RData| Record::from_rdata(query.name.clone(), TTL, data);
-    match known {
-        Known::Addresses(addresses) if [RecordType::A, RecordType::ANY].contains(&kind) => {
-            addresses.into_iter().map(|address| record(RData::A(A(address)))).collect()
-        }
-        Known::Name(name) if [RecordType::PTR, RecordType::ANY].contains(&kind) => {
-            let name = Name::from_ascii(format!("{name}."));
-            name.into_iter().map(|name| record(RData::PTR(PTR(name)))).collect()
-        }
-        _ => Vec::new(),
-    }
+/// Whether a name is one of an address.
+fn is_reverse(text: &str) -> bool {
+    [REVERSE, REVERSE6].iter().any(|below| text.ends_with(below))
 }
 
-/// The address that is asked for by a name, which has its bytes the other way round.
-pub(crate) fn reverse(text: &str) -> Option<Ipv4Addr> {
+/// The address that is asked for by a name, which has its bytes, or in IPv6 its digits, the other way round.
+pub(crate) fn reverse(text: &str) -> Option<IpAddr> {
+    if let Some(digits) = text.strip_suffix(REVERSE6) {
+        let digit = |label: &str| if label.len() == 1 { u128::from_str_radix(label, 16).ok() } else { None };
+        let digits: Vec<u128> = digits.split('.').rev().map(digit).collect::<Option<_>>()?;
+        let bits = digits.iter().fold(0, |bits, digit| bits << 4 | digit);
+        return (digits.len() == 32).then(|| Ipv6Addr::from_bits(bits).into());
+    }
     let bytes: Vec<u8> = text.strip_suffix(REVERSE)?.split('.').rev().map(str::parse).collect::<Result<_, _>>().ok()?;
-    <[u8; 4]>::try_from(bytes).ok().map(Ipv4Addr::from)
+    <[u8; 4]>::try_from(bytes).ok().map(|bytes| Ipv4Addr::from(bytes).into())
 }
 
 /// Whether a name may be a network's: one label, or one below `internal`.

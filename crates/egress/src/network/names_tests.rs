@@ -12,7 +12,12 @@ fn member(address: Ipv4Addr, names: &[&str]) -> Member {
 }
 
 fn of(members: &[Member]) -> Names {
-    Names::new(&Roster { name: "Front".into(), cidr: "10.128.0.0/24".parse().unwrap(), members: members.to_vec() })
+    Names::new(&Roster {
+        name: "Front".into(),
+        cidr: "10.128.0.0/24".parse().unwrap(),
+        cidr6: None,
+        members: members.to_vec(),
+    })
 }
 
 fn names() -> Names {
@@ -117,6 +122,35 @@ fn an_answer_is_as_long_as_everybody_takes_it() {
     assert!(answer.len() <= SMALLEST, "{}", answer.len());
     let told = Message::from_vec(&answer).unwrap().answers.len();
     assert!((20..253).contains(&told), "{told}");
+}
+
+#[test]
+fn of_a_network_with_ipv6_addresses_names_have_them_and_they_have_names() {
+    let members = [member(WEB, &["web"]), member(WEB_TOO, &["web"]), member(DB, &["db"])];
+    let cidr6 = Some("fd00:20::/64".parse().unwrap());
+    let roster =
+        Roster { name: "front".into(), cidr: "10.128.0.0/24".parse().unwrap(), cidr6, members: members.to_vec() };
+    let names = Names::new(&roster);
+    let told =
+        |texts: &[&str]| (ResponseCode::NoError, texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>());
+    for name in ["web.", "web.internal.", "WEB.front.internal."] {
+        assert_eq!(ask(&names, name, RecordType::AAAA), told(&["fd00:20::2", "fd00:20::4"]), "{name}");
+        assert_eq!(ask(&names, name, RecordType::A), told(&["10.128.0.2", "10.128.0.4"]), "{name}");
+    }
+    assert_eq!(ask(&names, "db.", RecordType::ANY), told(&["10.128.0.3", "fd00:20::3"]));
+    assert_eq!(ask(&names, "nobody.", RecordType::AAAA), (ResponseCode::NXDomain, vec![]));
+    let reverse = |address: &str| {
+        let bits = address.parse::<Ipv6Addr>().unwrap().to_bits();
+        let digits: Vec<_> = (0..32).map(|at| format!("{:x}", bits >> (4 * at) & 15)).collect();
+        format!("{}.ip6.arpa.", digits.join("."))
+    };
+    for (address, name) in [("fd00:20::3", Some("db.front.internal.")), ("fd00:20::9", None), ("fd00:21::3", None)] {
+        let expected = name.map_or((ResponseCode::NXDomain, vec![]), |name| told(&[name]));
+        assert_eq!(ask(&names, &reverse(address), RecordType::PTR), expected, "{address}");
+    }
+    for name in [reverse("fd00:20::3")[2..].to_owned(), format!("0.{}", reverse("fd00:20::3")), "33.ip6.arpa.".into()] {
+        assert_eq!(ask(&names, &name, RecordType::PTR), (ResponseCode::NXDomain, vec![]), "{name}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 /// A network, with all that belong to it.
@@ -12,6 +12,9 @@ pub struct Roster {
     pub name: String,
     /// Its addresses.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some: a member's follows from its other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<Ipv6Net>,
     /// Who belongs to it, here or elsewhere.
     pub members: Vec<Member>,
 }

@@ -4,14 +4,14 @@
 //! dropped: what is from somebody else, what is to everybody or to several, what is to an address that nobody has.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use berth_domain::network::resolver;
-use ipnet::Ipv4Net;
+use berth_domain::network::{address6, resolver, resolver6};
+use ipnet::Ipv6Net;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpProtocol, IpRepr, UdpPacket, UdpRepr};
 
-use super::header::{Header, IPV4, UDP};
+use super::header::{Header, UDP};
 use super::names::Names;
 use super::roster::Roster;
 use super::{DNS, is_member};
@@ -22,9 +22,13 @@ const HOPS: u8 = 64;
 /// Who is in a network.
 #[derive(Debug)]
 pub(crate) struct Table {
-    cidr: Ipv4Net,
+    cidr6: Option<Ipv6Net>,
     /// The machines by their addresses.
     machines: BTreeMap<Ipv4Addr, String>,
+    /// Whose an address is, of either kind, by the member's of IPv4.
+    members: BTreeMap<IpAddr, Ipv4Addr>,
+    /// Where names are asked for.
+    resolvers: Vec<IpAddr>,
     names: Names,
 }
 
@@ -45,19 +49,32 @@ impl Table {
     /// # Errors
     /// A member's address is none of a member's, or two members', for a log.
     pub(crate) fn new(roster: &Roster) -> Result<Self, String> {
-        let Roster { cidr, members, .. } = roster;
-        let cidr = *cidr;
-        let mut machines = BTreeMap::new();
-        for member in members {
+        let Roster { cidr, cidr6, .. } = *roster;
+        let (mut machines, mut members) = (BTreeMap::new(), BTreeMap::new());
+        for member in &roster.members {
             let address = member.address;
-            if !is_member(cidr, address) || address == resolver(cidr) {
+            if !is_member(cidr.into(), address.into()) || address == resolver(cidr) {
                 return Err(format!("{address} is nobody's in {cidr}"));
             }
             if machines.insert(address, member.machine.clone()).is_some() {
                 return Err(format!("{address} is two members'"));
             }
+            members.insert(IpAddr::V4(address), address);
+            members.extend(cidr6.map(|cidr6| (IpAddr::V6(address6(cidr, address, cidr6)), address)));
         }
-        Ok(Self { cidr, machines, names: Names::new(roster) })
+        let resolvers = [Some(resolver(cidr).into()), cidr6.map(|cidr6| resolver6(cidr6).into())];
+        let resolvers = resolvers.into_iter().flatten().collect();
+        Ok(Self { cidr6, machines, members, resolvers, names: Names::new(roster) })
+    }
+
+    /// The network's IPv6 addresses.
+    pub(crate) const fn cidr6(&self) -> Option<Ipv6Net> {
+        self.cidr6
+    }
+
+    /// The member that has an address of either kind, by its address of IPv4.
+    pub(crate) fn member(&self, address: IpAddr) -> Option<Ipv4Addr> {
+        self.members.get(&address).copied()
     }
 
     /// The machine that has an address.
@@ -68,13 +85,16 @@ impl Table {
     /// What is done with a packet of the member at an address.
     pub(crate) fn decide(&self, member: Ipv4Addr, packet: &[u8]) -> Decision {
         let Some(header) = Header::read(packet) else { return Decision::Drop };
-        if header.from != member || header.to == member {
+        if self.member(header.from) != Some(member) || header.to == header.from {
             return Decision::Drop;
         }
-        if header.to == resolver(self.cidr) {
+        if self.resolvers.contains(&header.to) {
             return self.answer(&header, packet).map_or(Decision::Drop, Decision::Answer);
         }
-        if self.machines.contains_key(&header.to) { Decision::Pass(header.to) } else { Decision::Drop }
+        match self.member(header.to) {
+            Some(to) if to != member => Decision::Pass(to),
+            _ => Decision::Drop,
+        }
     }
 
     /// Answers a question about names.
@@ -82,7 +102,7 @@ impl Table {
         if header.protocol != IpProtocol::Udp || !header.is_whole {
             return None;
         }
-        let asked = UdpPacket::new_checked(packet.get(IPV4..)?).ok()?;
+        let asked = UdpPacket::new_checked(packet.get(header.body..)?).ok()?;
         let (from, to) = (header.from.into(), header.to.into());
         if asked.dst_port() != DNS || !asked.verify_checksum(&from, &to) {
             return None;
@@ -93,12 +113,12 @@ impl Table {
 }
 
 /// A datagram in a packet.
-pub(crate) fn datagram(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(from: (IpAddr, u16), to: (IpAddr, u16), data: &[u8]) -> Vec<u8> {
     let checks = ChecksumCapabilities::default();
     let header = IpRepr::new(from.0.into(), to.0.into(), IpProtocol::Udp, UDP + data.len(), HOPS);
-    let mut packet = vec![0; IPV4 + UDP + data.len()];
+    let mut packet = vec![0; header.header_len() + UDP + data.len()];
     header.emit(&mut packet[..], &checks);
-    if let Some(body) = packet.get_mut(IPV4..) {
+    if let Some(body) = packet.get_mut(header.header_len()..) {
         let udp = UdpRepr { src_port: from.1, dst_port: to.1 };
         let fill = |buffer: &mut [u8]| buffer.copy_from_slice(data);
         udp.emit(&mut UdpPacket::new_unchecked(body), &from.0.into(), &to.0.into(), data.len(), fill, &checks);
@@ -115,7 +135,7 @@ mod tests {
     const B: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 254);
     const RESOLVER: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 1);
 
-    fn cidr() -> Ipv4Net {
+    fn cidr() -> ipnet::Ipv4Net {
         "10.128.0.0/24".parse().unwrap()
     }
 
@@ -124,7 +144,7 @@ mod tests {
     }
 
     fn of(members: &[Member]) -> Result<Table, String> {
-        Table::new(&Roster { name: "front".into(), cidr: cidr(), members: members.to_vec() })
+        Table::new(&Roster { name: "front".into(), cidr: cidr(), cidr6: None, members: members.to_vec() })
     }
 
     fn table() -> Table {
@@ -132,7 +152,7 @@ mod tests {
     }
 
     fn sent(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
-        datagram((from, 5), (to, 6), b"x")
+        datagram((from.into(), 5), (to.into(), 6), b"x")
     }
 
     #[test]
@@ -186,21 +206,45 @@ mod tests {
         question.add_query(Query::query(Name::from_ascii("db.").unwrap(), RecordType::A));
         let question = question.to_vec().unwrap();
         let table = table();
-        let ask = |to: (Ipv4Addr, u16), from: u16| table.decide(A, &datagram((A, from), to, &question));
+        let ask = |to: (Ipv4Addr, u16), from: u16| {
+            table.decide(A, &datagram((A.into(), from), (to.0.into(), to.1), &question))
+        };
         for port in [0, 5, 65_535] {
             let Decision::Answer(packet) = ask((RESOLVER, DNS), port) else { panic!("no answer") };
             let header = Header::read(&packet).unwrap();
-            assert_eq!((header.from, header.to), (RESOLVER, A));
-            let udp = UdpPacket::new_checked(&packet[IPV4..]).unwrap();
+            assert_eq!((header.from, header.to), (RESOLVER.into(), A.into()));
+            let udp = UdpPacket::new_checked(&packet[header.body..]).unwrap();
             assert_eq!((udp.src_port(), udp.dst_port()), (DNS, port));
             assert!(udp.verify_checksum(&RESOLVER.into(), &A.into()));
             assert_eq!(Message::from_vec(udp.payload()).unwrap().metadata.response_code, ResponseCode::NoError);
         }
         assert_eq!(ask((RESOLVER, 54), 5), Decision::Drop);
         assert_eq!(ask((B, DNS), 5), Decision::Pass(B));
-        let mut wrong = datagram((A, 5), (RESOLVER, DNS), &question);
+        let mut wrong = datagram((A.into(), 5), (RESOLVER.into(), DNS), &question);
         let last = wrong.len() - 1;
         wrong[last] ^= 1;
         assert_eq!(table.decide(A, &wrong), Decision::Drop);
+    }
+
+    #[test]
+    fn members_reach_each_other_by_ipv6_and_speak_for_themselves_alone() {
+        let members = [member(A, &["web"]), member(B, &["db"])];
+        let cidr6 = Some("fd00:20::/64".parse().unwrap());
+        let roster = Roster { name: "front".into(), cidr: cidr(), cidr6, members: members.to_vec() };
+        let table = Table::new(&roster).unwrap();
+        let six = |text: &str| text.parse::<IpAddr>().unwrap();
+        let sent = |from: &str, to: &str| datagram((six(from), 5), (six(to), 6), b"x");
+        assert_eq!(table.decide(A, &sent("fd00:20::2", "fd00:20::fe")), Decision::Pass(B));
+        assert_eq!(table.decide(B, &sent("fd00:20::fe", "fd00:20::2")), Decision::Pass(A));
+        for from in ["fd00:20::fe", "fd00:20::1", "fd00:20::3", "::", "fe80::2", "fd62:6572:7468::15"] {
+            assert_eq!(table.decide(A, &sent(from, "fd00:20::fe")), Decision::Drop, "{from}");
+        }
+        for to in ["fd00:20::2", "fd00:20::", "fd00:20::3", "fd00:20:0:1::fe", "ff02::1", "::1", "fd00:20::1"] {
+            assert_eq!(table.decide(A, &sent("fd00:20::2", to)), Decision::Drop, "{to}");
+        }
+        let mixed = datagram((A.into(), 5), (B.into(), 6), b"x");
+        assert_eq!(table.decide(A, &mixed), Decision::Pass(B));
+        // Without such addresses nobody has one.
+        assert_eq!(self::table().decide(A, &sent("fd00:20::2", "fd00:20::fe")), Decision::Drop);
     }
 }

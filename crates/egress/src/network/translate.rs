@@ -5,20 +5,23 @@
 //!          peer ─► 10.0.2.15        ◄═ inward ═══   peer ─► own
 //! ```
 //!
+//! In IPv6 the guest's is the one that DHCP gives it, and not those that it may have made itself beside that one: they would
+//! be several, of which only a table could tell which is meant.
+//!
 //! One address stands for one other, so nothing is remembered: a packet says all that its translation needs, and a
 //! guest that goes on elsewhere with its memory is at its new address with its next packet. Checksums are changed by
 //! what changes (RFC 1624, eqn. 3) and not made anew: what was wrong stays wrong, and who it is for finds out. An ICMP
 //! error quotes the packet that it is about, whose addresses are the other side's, and is translated with what it
 //! quotes.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use berth_domain::network::resolver;
-use ipnet::Ipv4Net;
+use berth_domain::network::{resolver, resolver6};
+use ipnet::IpNet;
 use smoltcp::wire::IpProtocol;
 
-use super::header::{CHECKSUM, DESTINATION, Header, IPV4, SOURCE, UDP, address, word};
-use crate::GUEST;
+use super::header::{CHECKSUM, Header, Quote, Side, UDP, address, is_ipv6, place, word};
+use crate::{GUEST, GUEST6};
 
 /// Where a segment, a datagram and a message of ICMP have their checksums.
 const OF_TCP: usize = 16;
@@ -27,9 +30,12 @@ const OF_ICMP: usize = 2;
 /// Bytes of an ICMP error before the packet that it quotes, and those of the packet that every error quotes (RFC 792).
 const ERROR: usize = 8;
 const QUOTED: usize = 8;
-/// Messages of ICMP (RFC 792): pings, and errors. A redirect is no error: it would have a guest take another way.
+/// Messages of ICMP (RFC 792) and of ICMPv6 (RFC 4443): pings, and errors. A redirect is no error: it would have a guest
+/// take another way.
 const PINGS: [u8; 2] = [0, 8];
 const ERRORS: [u8; 3] = [3, 11, 12];
+const PINGS6: [u8; 2] = [128, 129];
+const ERRORS6: [u8; 4] = [1, 2, 3, 4];
 /// A datagram's checksum that says that there is none, and what stands for that number.
 const NO_CHECKSUM: u16 = 0;
 const ZERO: u16 = 0xffff;
@@ -37,10 +43,10 @@ const ZERO: u16 = 0xffff;
 /// Where a machine is in a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The network's addresses.
-    pub(crate) cidr: Ipv4Net,
+    /// The network's addresses, of one kind.
+    pub(crate) cidr: IpNet,
     /// The machine's.
-    pub(crate) own: Ipv4Addr,
+    pub(crate) own: IpAddr,
 }
 
 /// Where a packet that was translated goes.
@@ -54,24 +60,36 @@ pub(crate) enum Way {
 
 impl Place {
     /// Where the network's names are asked for.
-    pub(crate) fn resolver(&self) -> Ipv4Addr {
-        resolver(self.cidr)
+    pub(crate) fn resolver(&self) -> IpAddr {
+        match self.cidr {
+            IpNet::V4(cidr) => resolver(cidr).into(),
+            IpNet::V6(cidr) => resolver6(cidr).into(),
+        }
+    }
+
+    /// The guest's own address of this kind.
+    const fn guest(&self) -> IpAddr {
+        match self.own {
+            IpAddr::V4(_) => IpAddr::V4(GUEST),
+            IpAddr::V6(_) => IpAddr::V6(GUEST6),
+        }
     }
 
     /// Translates a packet of the guest to this network, and says where it goes; `None` where it goes nowhere.
     pub(crate) fn outward(&self, packet: &mut [u8]) -> Option<Way> {
         let header = Header::read(packet)?;
-        if header.from != GUEST || !is_member(self.cidr, header.to) {
+        let guest = self.guest();
+        if header.from != guest || !is_member(self.cidr, header.to) {
             return None;
         }
         check(packet, &header)?;
-        quoted(packet, &header, DESTINATION, GUEST, self.own)?;
-        replace(packet, &header, SOURCE, self.own);
+        quoted(packet, &header, Side::Destination, guest, self.own)?;
+        replace(packet, &header, Side::Source, self.own);
         if header.to != self.own {
             return Some(Way::Network);
         }
-        quoted(packet, &header, SOURCE, self.own, GUEST)?;
-        replace(packet, &header, DESTINATION, GUEST);
+        quoted(packet, &header, Side::Source, self.own, guest)?;
+        replace(packet, &header, Side::Destination, guest);
         Some(Way::Guest)
     }
 
@@ -83,15 +101,17 @@ impl Place {
             return None;
         }
         check(packet, &header)?;
-        quoted(packet, &header, SOURCE, self.own, GUEST)?;
-        replace(packet, &header, DESTINATION, GUEST);
+        quoted(packet, &header, Side::Source, self.own, self.guest())?;
+        replace(packet, &header, Side::Destination, self.guest());
         Some(header)
     }
 }
 
-/// Whether an address is one that somebody in a network may have: not the network's own, nor everybody's.
-pub(crate) fn is_member(cidr: Ipv4Net, address: Ipv4Addr) -> bool {
-    cidr.contains(&address) && address != cidr.network() && address != cidr.broadcast()
+/// Whether an address is one that somebody in a network may have: not the network's own, which in IPv6 is its routers'
+/// (RFC 4291, 2.6.1), nor everybody's.
+pub(crate) fn is_member(cidr: IpNet, address: IpAddr) -> bool {
+    let is_everybodys = cidr.addr().is_ipv4() && address == cidr.broadcast();
+    cidr.contains(&address) && address != cidr.network() && !is_everybodys
 }
 
 /// Whether what a packet carries is all there as far as it has to be changed, and is something that goes between
@@ -100,64 +120,90 @@ fn check(packet: &[u8], header: &Header) -> Option<()> {
     if !header.is_first {
         return Some(());
     }
-    let has = |bytes: usize| packet.len() >= IPV4 + bytes;
+    let has = |bytes: usize| packet.len() >= header.body + bytes;
     let fits = match header.protocol {
         IpProtocol::Tcp => has(OF_TCP + 2),
         // Port 0 is no program's: what comes from there and goes there is between this program and the switch.
-        IpProtocol::Udp => has(UDP) && word(packet, IPV4)? != 0,
-        _ => has(ERROR) && [&PINGS[..], &ERRORS].concat().contains(packet.get(IPV4)?),
+        IpProtocol::Udp => has(UDP) && word(packet, header.body)? != 0,
+        IpProtocol::Icmpv6 => has(ERROR) && [&PINGS6[..], &ERRORS6].concat().contains(packet.get(header.body)?),
+        _ => has(ERROR) && [&PINGS[..], &ERRORS].concat().contains(packet.get(header.body)?),
     };
     fits.then_some(())
 }
 
 /// Translates one of the addresses of a packet, and the checksums that it is part of.
-fn replace(packet: &mut [u8], header: &Header, at: usize, by: Ipv4Addr) {
-    let Some(before) = put(packet, at, by) else { return };
-    adjust(packet, CHECKSUM, before, by);
-    match header.protocol {
-        IpProtocol::Tcp if header.is_first => adjust(packet, IPV4 + OF_TCP, before, by),
-        IpProtocol::Udp if header.is_first => adjust_datagram(packet, IPV4 + OF_UDP, before, by),
-        // A message of ICMP does not count in who it goes to.
-        _ => {}
+fn replace(packet: &mut [u8], header: &Header, side: Side, by: IpAddr) {
+    let Some(before) = address(packet, side) else { return };
+    let at = place(packet, side);
+    put(packet, at, by);
+    if by.is_ipv4() {
+        adjust(packet, CHECKSUM, before, by);
+    }
+    if header.is_first {
+        adjust_carried(packet, header.protocol, header.body, before, by);
+    }
+}
+
+/// Changes the checksum of what a packet carries by an address that is counted in it.
+fn adjust_carried(packet: &mut [u8], protocol: IpProtocol, body: usize, before: IpAddr, by: IpAddr) {
+    match sum_of(protocol) {
+        Some(sum) if protocol == IpProtocol::Udp => adjust_datagram(packet, body + sum, before, by),
+        Some(sum) => adjust(packet, body + sum, before, by),
+        None => {}
+    }
+}
+
+/// Where what is carried has its checksum, where that counts in who it goes to: a message of ICMP has one that does not.
+const fn sum_of(protocol: IpProtocol) -> Option<usize> {
+    match protocol {
+        IpProtocol::Tcp => Some(OF_TCP),
+        IpProtocol::Udp => Some(OF_UDP),
+        IpProtocol::Icmpv6 => Some(OF_ICMP),
+        _ => None,
     }
 }
 
 /// Translates the packet that an error quotes, where it has this address there; `None` where that is no packet of ours.
-fn quoted(packet: &mut [u8], header: &Header, at: usize, address_before: Ipv4Addr, by: Ipv4Addr) -> Option<()> {
-    const QUOTE: usize = IPV4 + ERROR;
-    let is_error = header.protocol == IpProtocol::Icmp && header.is_first && ERRORS.contains(packet.get(IPV4)?);
-    if !is_error {
+fn quoted(packet: &mut [u8], header: &Header, side: Side, address_before: IpAddr, by: IpAddr) -> Option<()> {
+    if !is_error(packet, header)? {
         return Some(());
     }
     // The whole of it is needed where its checksum counts: no error is longer than one packet.
-    let quote = packet.get(QUOTE..)?;
-    if !header.is_whole
-        || quote.len() < IPV4 + QUOTED
-        || *quote.first()? != 0x45
-        || address(quote, at)? != address_before
-    {
+    let start = header.body + ERROR;
+    let bytes = packet.get(start..)?;
+    let quote = Quote::read(bytes)?;
+    let is_short = bytes.len() < quote.body + QUOTED;
+    if !header.is_whole || is_short || is_ipv6(bytes) != by.is_ipv6() || address(bytes, side)? != address_before {
         return None;
     }
-    let (protocol, offset) = (IpProtocol::from(*quote.get(9)?), word(quote, 6)? & 0x1fff);
-    let sum = match protocol {
-        IpProtocol::Tcp => Some(OF_TCP),
-        IpProtocol::Udp => Some(OF_UDP),
-        _ => None,
-    };
-    let sum = sum.map(|sum| QUOTE + IPV4 + sum).filter(|sum| offset == 0 && packet.len() >= sum + 2);
-    put(packet, QUOTE + at, by)?;
-    let of_error = IPV4 + OF_ICMP;
+    let at = start + place(bytes, side);
+    let sum = sum_of(quote.protocol).map(|sum| start + quote.body + sum);
+    let sum = sum.filter(|sum| quote.is_first && packet.len() >= sum + 2);
+    put(packet, at, by);
+    let of_error = header.body + OF_ICMP;
     adjust(packet, of_error, address_before, by);
     // Each checksum that changes is part of the error's, too.
-    counted(packet, QUOTE + CHECKSUM, of_error, |packet| adjust(packet, QUOTE + CHECKSUM, address_before, by));
-    match sum {
-        Some(sum) if protocol == IpProtocol::Udp => {
-            counted(packet, sum, of_error, |packet| adjust_datagram(packet, sum, address_before, by));
-        }
-        Some(sum) => counted(packet, sum, of_error, |packet| adjust(packet, sum, address_before, by)),
-        None => {}
+    if by.is_ipv4() {
+        counted(packet, start + CHECKSUM, of_error, |packet| adjust(packet, start + CHECKSUM, address_before, by));
+    }
+    if let Some(sum) = sum {
+        let body = start + quote.body;
+        counted(packet, sum, of_error, |packet| adjust_carried(packet, quote.protocol, body, address_before, by));
     }
     Some(())
+}
+
+/// Whether a packet is an error of ICMP.
+fn is_error(packet: &[u8], header: &Header) -> Option<bool> {
+    let kind = packet.get(header.body)?;
+    Some(
+        header.is_first
+            && match header.protocol {
+                IpProtocol::Icmp => ERRORS.contains(kind),
+                IpProtocol::Icmpv6 => ERRORS6.contains(kind),
+                _ => false,
+            },
+    )
 }
 
 /// Changes a word, and the checksum that it is part of by as much.
@@ -169,11 +215,22 @@ fn counted(packet: &mut [u8], at: usize, sum: usize, change: impl FnOnce(&mut [u
     }
 }
 
-/// Writes an address; the one that stood there.
-fn put(packet: &mut [u8], at: usize, by: Ipv4Addr) -> Option<Ipv4Addr> {
-    let before = address(packet, at)?;
-    packet.get_mut(at..at + 4)?.copy_from_slice(&by.octets());
-    Some(before)
+/// Writes an address.
+fn put(packet: &mut [u8], at: usize, by: IpAddr) {
+    let (four, sixteen);
+    let bytes: &[u8] = match by {
+        IpAddr::V4(by) => {
+            four = by.octets();
+            &four
+        }
+        IpAddr::V6(by) => {
+            sixteen = by.octets();
+            &sixteen
+        }
+    };
+    if let Some(place) = packet.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
 }
 
 fn put_word(packet: &mut [u8], at: usize, word: u16) {
@@ -183,20 +240,27 @@ fn put_word(packet: &mut [u8], at: usize, word: u16) {
 }
 
 /// Changes a checksum by an address that is counted in it.
-fn adjust(packet: &mut [u8], sum: usize, before: Ipv4Addr, after: Ipv4Addr) {
+fn adjust(packet: &mut [u8], sum: usize, before: IpAddr, after: IpAddr) {
     let Some(mut checksum) = word(packet, sum) else { return };
-    let halves = |address: Ipv4Addr| {
-        let [a, b, c, d] = address.octets();
-        [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
-    };
-    for (before, after) in halves(before).into_iter().zip(halves(after)) {
+    for (before, after) in words(before).into_iter().zip(words(after)).filter(|(before, after)| before != after) {
         checksum = updated(checksum, before, after);
     }
     put_word(packet, sum, checksum);
 }
 
+/// An address as what a checksum counts, behind zeros, which count nothing.
+fn words(address: IpAddr) -> [u16; 8] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [0, 0, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
+        }
+        IpAddr::V6(address) => address.segments(),
+    }
+}
+
 /// The same for a datagram, which may have none.
-fn adjust_datagram(packet: &mut [u8], sum: usize, before: Ipv4Addr, after: Ipv4Addr) {
+fn adjust_datagram(packet: &mut [u8], sum: usize, before: IpAddr, after: IpAddr) {
     if word(packet, sum) == Some(NO_CHECKSUM) {
         return;
     }

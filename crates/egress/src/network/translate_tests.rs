@@ -1,25 +1,38 @@
+use std::net::Ipv4Addr;
+
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
-    Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, IpAddress, IpRepr, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket,
-    TcpRepr, TcpSeqNumber, UdpPacket, UdpRepr,
+    Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, IpAddress, IpRepr, Ipv4Packet, Ipv4Repr, TcpControl,
+    TcpPacket, TcpRepr, TcpSeqNumber, UdpPacket, UdpRepr,
 };
 
+use super::super::header::{IPV4, IPV6};
 use super::*;
 
 const A: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 2);
 const B: Ipv4Addr = Ipv4Addr::new(10, 128, 0, 255);
+const SOURCE: Side = Side::Source;
+const DESTINATION: Side = Side::Destination;
 
-fn place(own: Ipv4Addr) -> Place {
-    Place { cidr: "10.128.0.0/16".parse().unwrap(), own }
+fn place(own: impl Into<IpAddr>) -> Place {
+    let own = own.into();
+    let cidr = if own.is_ipv4() { "10.128.0.0/16" } else { "fd00:20::/64" };
+    Place { cidr: cidr.parse().unwrap(), own }
+}
+
+/// The guest's own address of this kind.
+fn guest(is_ipv6: bool) -> IpAddr {
+    if is_ipv6 { GUEST6.into() } else { GUEST.into() }
 }
 
 /// A packet, with all its checksums.
-pub fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
-    let header = IpRepr::new(IpAddress::Ipv4(from), IpAddress::Ipv4(to), protocol, payload.len(), 64);
-    let mut packet = vec![0; IPV4 + payload.len()];
+pub fn packet(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: IpProtocol, payload: &[u8]) -> Vec<u8> {
+    let (from, to) = (IpAddress::from(from.into()), IpAddress::from(to.into()));
+    let header = IpRepr::new(from, to, protocol, payload.len(), 64);
+    let mut packet = vec![0; header.header_len() + payload.len()];
     header.emit(&mut packet, &ChecksumCapabilities::default());
-    packet[IPV4..].copy_from_slice(payload);
+    packet[header.header_len()..].copy_from_slice(payload);
     fill(&mut packet);
     packet
 }
@@ -27,24 +40,32 @@ pub fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: IpProtocol, payload: &[u8]
 /// Makes the checksum of what a packet carries anew.
 fn fill(packet: &mut [u8]) {
     let header = Header::read(packet).unwrap();
-    let (from, to) = (IpAddress::Ipv4(header.from), IpAddress::Ipv4(header.to));
-    let body = &mut packet[IPV4..];
+    let (from, to) = (IpAddress::from(header.from), IpAddress::from(header.to));
+    let body = &mut packet[header.body..];
     match header.protocol {
         IpProtocol::Tcp => TcpPacket::new_unchecked(body).fill_checksum(&from, &to),
         IpProtocol::Udp => UdpPacket::new_unchecked(body).fill_checksum(&from, &to),
-        _ => Icmpv4Packet::new_unchecked(body).fill_checksum(),
+        IpProtocol::Icmp => Icmpv4Packet::new_unchecked(body).fill_checksum(),
+        _ => {
+            let (IpAddr::V6(from), IpAddr::V6(to)) = (header.from, header.to) else { panic!("another kind") };
+            Icmpv6Packet::new_unchecked(body).fill_checksum(&from, &to);
+        }
     }
 }
 
 /// Whether all checksums of a whole packet are right.
 fn is_right(packet: &[u8]) -> bool {
     let Some(header) = Header::read(packet) else { return false };
-    let (from, to) = (IpAddress::Ipv4(header.from), IpAddress::Ipv4(header.to));
-    let body = &packet[IPV4..];
+    let (from, to) = (IpAddress::from(header.from), IpAddress::from(header.to));
+    let body = &packet[header.body..];
     match header.protocol {
         IpProtocol::Tcp => TcpPacket::new_unchecked(body).verify_checksum(&from, &to),
         IpProtocol::Udp => UdpPacket::new_unchecked(body).verify_checksum(&from, &to),
-        _ => Icmpv4Packet::new_unchecked(body).verify_checksum(),
+        IpProtocol::Icmp => Icmpv4Packet::new_unchecked(body).verify_checksum(),
+        _ => {
+            let (IpAddr::V6(from), IpAddr::V6(to)) = (header.from, header.to) else { panic!("another kind") };
+            Icmpv6Packet::new_unchecked(body).verify_checksum(&from, &to)
+        }
     }
 }
 
@@ -88,8 +109,17 @@ fn ping(data: &[u8]) -> Vec<u8> {
     icmp(&Icmpv4Repr::EchoRequest { ident: 3, seq_no: 4, data })
 }
 
+/// A ping of IPv6, without its checksum.
+fn ping6(data: &[u8]) -> Vec<u8> {
+    [&[128, 0, 0, 0, 0, 3, 0, 4][..], data].concat()
+}
+
 /// The error that a guest sends about a packet that it got.
 fn unreachable(got: &[u8], bytes: usize) -> Vec<u8> {
+    if is_ipv6(got) {
+        // Administratively prohibited (RFC 4443, 3.1).
+        return [&[1, 1, 0, 0, 0, 0, 0, 0][..], &got[..got.len().min(IPV6 + bytes)]].concat();
+    }
     let ip = Ipv4Packet::new_checked(got).unwrap();
     let header = Ipv4Repr {
         src_addr: ip.src_addr(),
@@ -112,65 +142,81 @@ fn across(from: Place, to: Place, mut packet: Vec<u8>) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-fn any_payload() -> impl Strategy<Value = (IpProtocol, Vec<u8>)> {
+fn any_payload() -> impl Strategy<Value = (bool, IpProtocol, Vec<u8>)> {
     let data = prop::collection::vec(any::<u8>(), 0..300);
-    (1_u16.., 1_u16.., data, 0..3).prop_map(|(from, to, data, kind)| match kind {
-        0 => (IpProtocol::Tcp, tcp(from, to, &data)),
-        1 => (IpProtocol::Udp, udp(from, to, &data)),
-        _ => (IpProtocol::Icmp, ping(&data)),
+    (1_u16.., 1_u16.., data, 0..3, any::<bool>()).prop_map(|(from, to, data, kind, six)| match kind {
+        0 => (six, IpProtocol::Tcp, tcp(from, to, &data)),
+        1 => (six, IpProtocol::Udp, udp(from, to, &data)),
+        _ if six => (six, IpProtocol::Icmpv6, ping6(&data)),
+        _ => (six, IpProtocol::Icmp, ping(&data)),
     })
 }
 
-fn any_host() -> impl Strategy<Value = Ipv4Addr> {
-    (1_u32..0xffff).prop_map(|host| Ipv4Addr::from_bits(0x0a80_0000 | host))
+/// The address of a member, of either kind.
+fn member(host: u32, is_ipv6: bool) -> IpAddr {
+    let (four, six) = (Ipv4Addr::from_bits(0x0a80_0000 | host), 0xfd00_0020_u128 << 96 | u128::from(host));
+    if is_ipv6 { std::net::Ipv6Addr::from_bits(six).into() } else { four.into() }
 }
 
 proptest! {
     /// What one guest sends is what the other gets, but for who sent it; every checksum is right on the way and there.
     #[test]
-    fn what_is_sent_arrives((protocol, payload) in any_payload(), a in any_host(), b in any_host()) {
+    fn what_is_sent_arrives((six, protocol, payload) in any_payload(), a in 1_u32..0xffff, b in 1_u32..0xffff) {
         prop_assume!(a != b);
-        let sent = packet(GUEST, b, protocol, &payload);
+        let (a, b, guest) = (member(a, six), member(b, six), guest(six));
+        let sent = packet(guest, b, protocol, &payload);
         let mut between = sent.clone();
         prop_assert_eq!(place(a).outward(&mut between), Some(Way::Network));
         prop_assert!(is_right(&between));
         let got = across(place(a), place(b), sent).unwrap();
         prop_assert!(is_right(&got));
-        prop_assert_eq!(&got, &packet(a, GUEST, protocol, &payload));
+        prop_assert_eq!(&got, &packet(a, guest, protocol, &payload));
         // And its answer.
-        let answer = across(place(b), place(a), packet(GUEST, a, protocol, &payload)).unwrap();
-        prop_assert_eq!(answer, packet(b, GUEST, protocol, &payload));
+        let answer = across(place(b), place(a), packet(guest, a, protocol, &payload)).unwrap();
+        prop_assert_eq!(answer, packet(b, guest, protocol, &payload));
     }
 
     /// Pieces are what the whole is when they are put together: the first one has the checksum of all.
     #[test]
-    fn pieces_arrive_as_the_whole(data in prop::collection::vec(any::<u8>(), 100..4000), most in 60_usize..1500) {
-        for (protocol, payload) in [(IpProtocol::Udp, udp(5, 6, &data)), (IpProtocol::Tcp, tcp(5, 6, &data)),
-            (IpProtocol::Icmp, ping(&data))] {
-            let sent = packet(GUEST, B, protocol, &payload);
-            let got = crate::fragments::cut(&sent, 77, most).into_iter();
-            let got: Vec<_> = got.map(|piece| across(place(A), place(B), piece).unwrap()).collect();
-            let whole = got.iter().flat_map(|piece| piece[IPV4..].iter().copied()).collect::<Vec<_>>();
-            prop_assert_eq!(&whole, &packet(A, GUEST, protocol, &payload)[IPV4..].to_vec());
-            prop_assert!(got.iter().all(|piece| Ipv4Packet::new_unchecked(&piece[..]).ident() == 77));
+    fn pieces_arrive_as_the_whole(
+        six: bool, data in prop::collection::vec(any::<u8>(), 100..4000), most in 80_usize..1500
+    ) {
+        let (a, b, guest) = (member(2, six), member(255, six), guest(six));
+        let pings = if six { (IpProtocol::Icmpv6, ping6(&data)) } else { (IpProtocol::Icmp, ping(&data)) };
+        for (protocol, payload) in [(IpProtocol::Udp, udp(5, 6, &data)), (IpProtocol::Tcp, tcp(5, 6, &data)), pings] {
+            let sent = packet(guest, b, protocol, &payload);
+            // What the sender cut is cut again for a smaller link.
+            let cut = crate::fragments::cut(&sent, 77, 1500).into_iter();
+            let cut = cut.flat_map(|piece| crate::fragments::cut(&piece, 78, most)).collect::<Vec<_>>();
+            let once = sent.len() <= 1500;
+            let got: Vec<_> = cut.into_iter().map(|piece| across(place(a), place(b), piece).unwrap()).collect();
+            let whole = got.iter().flat_map(|piece| {
+                piece[Header::read(piece).unwrap().body..].iter().copied()
+            }).collect::<Vec<_>>();
+            let arrived = packet(a, guest, protocol, &payload);
+            prop_assert_eq!(&whole[..], &arrived[Header::read(&arrived).unwrap().body..]);
+            let ident = |piece: &Vec<u8>| Header::read(piece).unwrap().ident;
+            prop_assert!(got.iter().all(|piece| ident(piece) == 77 || once));
         }
     }
 
     /// An error comes back to who sent what it is about, as that guest knows it.
     #[test]
-    fn errors_speak_of_what_was_sent((protocol, payload) in any_payload(), quoted in 8_usize..400) {
-        let sent = packet(GUEST, B, protocol, &payload);
-        let got = across(place(A), place(B), sent.clone()).unwrap();
-        let error = packet(GUEST, A, IpProtocol::Icmp, &unreachable(&got, quoted));
-        let told = across(place(B), place(A), error).unwrap();
+    fn errors_speak_of_what_was_sent((six, protocol, payload) in any_payload(), quoted in 8_usize..400) {
+        let (a, b, guest) = (member(2, six), member(255, six), guest(six));
+        let (header, icmp) = if six { (IPV6, IpProtocol::Icmpv6) } else { (IPV4, IpProtocol::Icmp) };
+        let sent = packet(guest, b, protocol, &payload);
+        let got = across(place(a), place(b), sent.clone()).unwrap();
+        let error = packet(guest, a, icmp, &unreachable(&got, quoted));
+        let told = across(place(b), place(a), error).unwrap();
         prop_assert!(is_right(&told));
-        let quote = &told[IPV4 + ERROR..];
-        prop_assert_eq!((address(quote, SOURCE), address(quote, DESTINATION)), (Some(GUEST), Some(B)));
-        prop_assert!(Ipv4Packet::new_unchecked(quote).verify_checksum());
+        let quote = &told[header + ERROR..];
+        prop_assert_eq!((address(quote, SOURCE), address(quote, DESTINATION)), (Some(guest), Some(b)));
+        prop_assert!(six || Ipv4Packet::new_unchecked(quote).verify_checksum());
         // What is quoted of its payload is what was sent, checksum and all. Half of a checksum is none.
         let half_a_checksum = protocol == IpProtocol::Tcp && quoted == OF_TCP + 1;
         let bytes = if half_a_checksum { OF_TCP } else { quoted.min(payload.len()) };
-        prop_assert_eq!(&quote[IPV4..IPV4 + bytes], &sent[IPV4..IPV4 + bytes]);
+        prop_assert_eq!(&quote[header..header + bytes], &sent[header..header + bytes]);
     }
 
     /// Whatever comes, nothing falls over, and what passes is from and to whom it may be.
@@ -182,17 +228,38 @@ proptest! {
             bytes[2..4].copy_from_slice(&length.to_be_bytes());
             bytes[6..8].copy_from_slice(&[0, 0]);
             bytes[9] = [1, 6, 17][usize::from(bytes[9] % 3)];
-            bytes[SOURCE..IPV4].copy_from_slice(&[GUEST.octets(), B.octets()].concat());
+            bytes[12..IPV4].copy_from_slice(&[GUEST.octets(), B.octets()].concat());
             Ipv4Packet::new_unchecked(&mut bytes[..]).fill_checksum();
         }
         let mut outward = bytes.clone();
         if place(A).outward(&mut outward).is_some() {
-            prop_assert_eq!(address(&outward, SOURCE), Some(A));
+            prop_assert_eq!(address(&outward, SOURCE), Some(A.into()));
             prop_assert!(Header::read(&outward).is_some());
         }
         if place(B).inward(&mut bytes).is_some() {
-            prop_assert_eq!(address(&bytes, DESTINATION), Some(GUEST));
+            prop_assert_eq!(address(&bytes, DESTINATION), Some(GUEST.into()));
         }
+    }
+
+    /// The same of IPv6, in pieces or not.
+    #[test]
+    fn any_bytes_of_ipv6_are_translated_or_dropped(
+        next in prop::sample::select(vec![6_u8, 17, 44, 58, 0]), mut bytes in prop::collection::vec(any::<u8>(), 0..160)
+    ) {
+        if let Some(kind) = bytes.first_mut() {
+            *kind = [6, 17, 58, 1][usize::from(*kind % 4)];
+        }
+        let (a, b) = (member(2, true), member(255, true));
+        let mut sent = packet(GUEST6, b, IpProtocol::Udp, &udp(5, 6, b""));
+        sent.truncate(IPV6);
+        sent[4..7].copy_from_slice(&[0, u8::try_from(bytes.len()).unwrap(), next]);
+        sent.extend(&bytes);
+        let mut outward = sent.clone();
+        if place(a).outward(&mut outward).is_some() {
+            prop_assert_eq!(address(&outward, SOURCE), Some(a));
+            let _ = place(b).inward(&mut outward);
+        }
+        prop_assert!(place(b).inward(&mut sent).is_none());
     }
 }
 
@@ -222,9 +289,8 @@ fn who_is_not_who_it_says_is_dropped() {
 #[test]
 fn what_the_network_sends_is_for_this_machine_and_from_the_network() {
     let payload = udp(5, 6, b"x");
-    let inward = |from: [u8; 4], to: Ipv4Addr| {
-        place(A).inward(&mut packet(from.into(), to, IpProtocol::Udp, &payload)).is_some()
-    };
+    let inward =
+        |from: [u8; 4], to: Ipv4Addr| place(A).inward(&mut packet(from, to, IpProtocol::Udp, &payload)).is_some();
     assert!(inward([10, 128, 0, 1], A) && inward([10, 128, 255, 254], A));
     for from in [[10, 128, 0, 0], [10, 128, 255, 255], [10, 127, 255, 255], [10, 129, 0, 0], [127, 0, 0, 1], A.octets()]
     {
@@ -243,7 +309,11 @@ fn a_machine_speaks_to_itself() {
     let mut error = packet(GUEST, A, IpProtocol::Icmp, &unreachable(&asked, 8));
     assert_eq!(place(A).outward(&mut error), Some(Way::Guest));
     let quote = &error[IPV4 + ERROR..];
-    assert!(is_right(&error) && address(quote, SOURCE) == Some(GUEST) && address(quote, DESTINATION) == Some(A));
+    assert!(
+        is_right(&error)
+            && address(quote, SOURCE) == Some(GUEST.into())
+            && address(quote, DESTINATION) == Some(A.into())
+    );
 }
 
 #[test]
@@ -303,4 +373,58 @@ fn a_checksum_that_was_wrong_stays_wrong() {
     let mut sent = packet(GUEST, B, IpProtocol::Tcp, &tcp(5, 6, b"x"));
     sent[IPV4 + 20] ^= 1;
     assert!(!is_right(&across(place(A), place(B), sent).unwrap()));
+}
+
+#[test]
+fn of_ipv6_the_guest_has_one_address_and_members_all_but_the_first() {
+    let (a, payload) = (member(2, true), udp(5, 6, b"x"));
+    let six = |text: &str| text.parse::<IpAddr>().unwrap();
+    let outward = |from: IpAddr, to: IpAddr| place(a).outward(&mut packet(from, to, IpProtocol::Udp, &payload));
+    for (to, goes) in [
+        ("fd00:20::", None),
+        ("fd00:20::1", Some(Way::Network)),
+        ("fd00:20::2", Some(Way::Guest)),
+        ("fd00:20:0:0:ffff:ffff:ffff:ffff", Some(Way::Network)),
+        ("fd00:20:0:1::1", None),
+        ("ff02::1", None),
+        ("fe80::1", None),
+    ] {
+        assert_eq!(outward(GUEST6.into(), six(to)), goes, "{to}");
+    }
+    for from in ["fd62:6572:7468::16", "fe80::15", "fd00:20::2", "::"] {
+        assert_eq!(outward(six(from), six("fd00:20::3")), None, "{from}");
+    }
+    let inward =
+        |from: &str, to: &str| place(a).inward(&mut packet(six(from), six(to), IpProtocol::Udp, &payload)).is_some();
+    assert!(inward("fd00:20::1", "fd00:20::2") && inward("fd00:20::3", "fd00:20::2"));
+    for (from, to) in [
+        ("fd00:20::2", "fd00:20::2"),
+        ("fd00:20::", "fd00:20::2"),
+        ("fd00:21::3", "fd00:20::2"),
+        ("fd00:20::3", "fd00:20::3"),
+        ("fd00:20::3", "fd62:6572:7468::15"),
+        ("fd00:20::3", "ff02::1"),
+    ] {
+        assert!(!inward(from, to), "{from} {to}");
+    }
+    // One kind is no other's.
+    assert_eq!(place(A).outward(&mut packet(GUEST6, six("fd00:20::3"), IpProtocol::Udp, &payload)), None);
+    assert_eq!(place(a).outward(&mut packet(GUEST, B, IpProtocol::Udp, &payload)), None);
+}
+
+#[test]
+fn of_icmpv6_pings_and_errors_go_between_machines_and_neighbours_and_routers_do_not() {
+    let (a, b) = (member(2, true), member(255, true));
+    for kind in 0..=255_u8 {
+        let mut message = ping6(&[0; 64]);
+        message[0] = kind;
+        let mut error = unreachable(&packet(b, GUEST6, IpProtocol::Udp, &udp(5, 6, b"x")), 8);
+        error[0] = kind;
+        let goes = |body: &[u8]| place(a).outward(&mut packet(GUEST6, b, IpProtocol::Icmpv6, body)).is_some();
+        let passes = [128, 129].contains(&kind);
+        assert_eq!(goes(&message), passes, "{kind}");
+        assert_eq!(goes(&error), passes || (1..=4).contains(&kind), "{kind}");
+    }
+    let of_others = unreachable(&packet(b, member(9, true), IpProtocol::Udp, &udp(5, 6, b"x")), 8);
+    assert_eq!(place(a).outward(&mut packet(GUEST6, b, IpProtocol::Icmpv6, &of_others)), None);
 }

@@ -1,14 +1,15 @@
 //! Frames of Ethernet, and what is in them.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, IpVersion, Ipv4Packet,
+    Ipv6Packet,
 };
 
 use super::inbound::Inbound;
 use super::{hardware, ipv4, ipv6};
-use crate::{GATEWAY, GUEST, RESOLVER};
+use crate::{GATEWAY, GUEST, GUEST6, RESOLVER, ndp};
 
 /// Reads a frame; `None` for everything this link does not carry. The sender's link address comes along.
 pub(crate) fn parse(frame: &[u8]) -> Option<(EthernetAddress, Inbound<'_>)> {
@@ -32,18 +33,39 @@ pub(crate) fn parse(frame: &[u8]) -> Option<(EthernetAddress, Inbound<'_>)> {
 /// anything is right with it, is for who is found to say.
 pub(crate) fn to_network<T>(
     frame: &[u8],
-    found: impl FnOnce(Ipv4Addr) -> Option<T>,
+    found: impl FnOnce(IpAddr) -> Option<T>,
 ) -> Option<(EthernetAddress, &[u8], T)> {
     let frame = EthernetFrame::new_checked(frame).ok()?;
     let from = frame.src_addr();
-    if frame.ethertype() != EthernetProtocol::Ipv4 || !from.is_unicast() || frame.dst_addr() != hardware(GATEWAY) {
+    if !from.is_unicast() || frame.dst_addr() != hardware(GATEWAY) {
         return None;
     }
     let packet = frame.payload();
-    let ip = Ipv4Packet::new_checked(packet).ok()?;
-    let found = found(ip.dst_addr())?;
+    let (to, length) = match frame.ethertype() {
+        EthernetProtocol::Ipv4 => {
+            let ip = Ipv4Packet::new_checked(packet).ok()?;
+            (ip.dst_addr().into(), usize::from(ip.total_len()))
+        }
+        EthernetProtocol::Ipv6 => {
+            let ip = Ipv6Packet::new_checked(packet).ok()?;
+            (ip.dst_addr().into(), ip.total_len())
+        }
+        _ => return None,
+    };
+    let found = found(to)?;
     // A short packet is filled up to the least of Ethernet.
-    Some((from, packet.get(..ip.total_len().into())?, found))
+    Some((from, packet.get(..length)?, found))
+}
+
+/// Whether the guest says by a frame that it has its IPv6 address.
+pub(crate) fn is_heard(frame: &[u8]) -> bool {
+    let frame = EthernetFrame::new_checked(frame).ok().filter(|frame| frame.ethertype() == EthernetProtocol::Ipv6);
+    frame.is_some_and(|frame| ndp::is_heard(frame.payload()))
+}
+
+/// Whether a packet is from the guest's address of IPv6 that has others in networks, or of IPv4.
+pub(crate) fn is_translated(packet: &[u8]) -> bool {
+    Ipv6Packet::new_checked(packet).map_or(true, |ip| ip.version() != 6 || ip.src_addr() == GUEST6)
 }
 
 /// Reads a packet that was put together of its pieces.

@@ -22,6 +22,8 @@ pub(crate) enum Inbound<'a> {
     Piece(Piece<'a>),
     /// The guest asks for its address.
     Dhcp { message: &'a [u8] },
+    /// The guest asks for its IPv6 address.
+    Dhcp6 { message: &'a [u8], sender: Ipv6Addr },
     /// A segment, with the packet around it.
     Tcp { key: Key, segment: TcpPacket<&'a [u8]>, packet: &'a [u8] },
     /// A datagram.

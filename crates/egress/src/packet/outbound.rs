@@ -9,7 +9,7 @@ use smoltcp::wire::{
 };
 
 use super::{Key, LARGEST, UDP};
-use crate::{GATEWAY, GATEWAY6, dhcp};
+use crate::{GATEWAY, GATEWAY6, ROUTER6, dhcp, dhcp6};
 
 /// Hop limit of packets made here, and of those that a guest believes of its own link only (RFC 4861, 3.1).
 const HOPS: u8 = 64;
@@ -91,6 +91,12 @@ impl<'a> Outbound<'a> {
     pub(crate) fn dhcp(answer: &'a dhcp::Answer) -> Self {
         let udp = UdpRepr { src_port: dhcp::SERVER, dst_port: dhcp::CLIENT };
         Self { from: GATEWAY.into(), to: answer.to.into(), payload: Payload::Udp(udp, &answer.bytes) }
+    }
+
+    /// An answer of DHCP for IPv6.
+    pub(crate) fn dhcp6(to: Ipv6Addr, answer: &'a [u8]) -> Self {
+        let udp = UdpRepr { src_port: dhcp6::SERVER, dst_port: dhcp6::CLIENT };
+        Self { from: ROUTER6.into(), to: to.into(), payload: Payload::Udp(udp, answer) }
     }
 
     /// A message about neighbours.

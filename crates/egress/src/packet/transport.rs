@@ -7,7 +7,7 @@ use smoltcp::wire::{TcpPacket, TcpRepr, UdpPacket, UdpRepr};
 
 use super::Key;
 use super::inbound::{Inbound, is_unicast};
-use crate::{GATEWAY, dhcp};
+use crate::{GATEWAY, dhcp, dhcp6};
 
 /// Reads a segment of the guest.
 pub(super) fn tcp<'a>(from: IpAddr, to: IpAddr, packet: &'a [u8], payload: &'a [u8]) -> Option<Inbound<'a>> {
@@ -23,6 +23,12 @@ pub(super) fn udp(from: IpAddr, to: IpAddr, payload: &[u8]) -> Option<Inbound<'_
     let everybody = matches!(to, IpAddr::V4(to) if to.is_broadcast());
     if datagram.dst_port() == dhcp::SERVER && (everybody || to == GATEWAY) {
         return Some(Inbound::Dhcp { message: datagram.payload() });
+    }
+    if let (IpAddr::V6(sender), IpAddr::V6(to)) = (from, to)
+        && datagram.dst_port() == dhcp6::SERVER
+        && (to == dhcp6::SERVERS || super::is_own(to.into()))
+    {
+        return Some(Inbound::Dhcp6 { message: datagram.payload(), sender });
     }
     let key = Key { guest: SocketAddr::new(from, datagram.src_port()), to: SocketAddr::new(to, datagram.dst_port()) };
     let known = key.guest.port() != 0 && !from.is_unspecified();

@@ -1,17 +1,16 @@
 //! The service's side of a control connection.
 
 use std::io;
-use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 
 use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
-use ipnet::Ipv4Net;
 use tokio::net::UnixStream;
 
 use super::conversation::Conversation;
 use super::protocol::{Ask, Asked, OfMachine, Port, Status};
+use crate::network::At;
 
 /// A connection to a program. It does one thing at a time.
 #[derive(Debug)]
@@ -76,13 +75,9 @@ impl Control {
     /// # Errors
     /// The program does not answer in time; [`io::ErrorKind::InvalidInput`] where it refuses, and
     /// [`io::ErrorKind::Unsupported`] where it is one of an earlier Berth, which knows of no networks.
-    pub async fn join(
-        &mut self,
-        network: NetworkId,
-        at: (Ipv4Net, Ipv4Addr),
-        link: Option<&OwnedFd>,
-    ) -> io::Result<()> {
-        let ask = Ask::Join { network, cidr: at.0, address: at.1 };
+    pub async fn join(&mut self, network: NetworkId, at: impl Into<At>, link: Option<&OwnedFd>) -> io::Result<()> {
+        let At { cidr, cidr6, own } = at.into();
+        let ask = Ask::Join { network, cidr, cidr6, address: own };
         self.conversation.done_if_known(ask, link.as_slice()).await
     }
 

@@ -6,7 +6,7 @@
 //!   {"version":1,"ask":"set_firewall","rules":[{"direction":"in","protocol":"tcp","ports":[22],"action":"deny"}]}
 //!   {"version":1,"ask":"set_forwards","ports":[{"protocol":"tcp","at":"127.64.0.1:22","guest_port":22,"is_new":true}]}
 //!   {"version":1,"ask":"set_link"}
-//!   {"version":1,"ask":"join","network":"0193…","cidr":"10.128.0.0/24","address":"10.128.0.2"}
+//!   {"version":1,"ask":"join","network":"0193…","cidr":"10.128.0.0/24","cidr6":"fd00:20::/64","address":"10.128.0.2"}
 //!   {"version":1,"ask":"leave","network":"0193…"}
 //!   ◄ {"answer":"done"}   {"answer":"status",…}   {"answer":"refused","reason":"…"}
 //! ```
@@ -20,15 +20,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::conversation::Language;
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
-/// Bytes of the longest line: two hundred rules of the longest names, twice.
-const LONGEST: usize = 128 << 10;
+/// Bytes of the longest line: a hundred firewall rules of groups of 3,000 machines each, with two addresses of 25 bytes.
+const LONGEST: usize = 16 << 20;
 
 /// The language of a machine's program.
 #[derive(Debug)]
@@ -83,6 +83,9 @@ pub(super) enum Ask {
         network: NetworkId,
         /// Its addresses.
         cidr: Ipv4Net,
+        /// Its IPv6 addresses, if it has some.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cidr6: Option<Ipv6Net>,
         /// The machine's own among them.
         address: Ipv4Addr,
     },
@@ -129,6 +132,9 @@ pub struct InNetwork {
     pub address: Ipv4Addr,
     /// Whether there is a link to its switch.
     pub is_linked: bool,
+    /// The network's IPv6 addresses. A program of an earlier Berth knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<Ipv6Net>,
 }
 
 /// A port of the host that leads into the guest.
@@ -186,8 +192,22 @@ mod tests {
             ),
             (Ask::SetLink, r#"{"version":1,"ask":"set_link"}"#),
             (
-                Ask::Join { network, cidr: "10.128.0.0/24".parse().unwrap(), address: [10, 128, 0, 2].into() },
+                Ask::Join {
+                    network,
+                    cidr: "10.128.0.0/24".parse().unwrap(),
+                    cidr6: None,
+                    address: [10, 128, 0, 2].into(),
+                },
                 r#"{"version":1,"ask":"join","network":"01939f2e-7c00-7abc-8def-0123456789ab","cidr":"10.128.0.0/24","address":"10.128.0.2"}"#,
+            ),
+            (
+                Ask::Join {
+                    network,
+                    cidr: "10.128.0.0/24".parse().unwrap(),
+                    cidr6: Some("fd00:20::/64".parse().unwrap()),
+                    address: [10, 128, 0, 2].into(),
+                },
+                r#"{"version":1,"ask":"join","network":"01939f2e-7c00-7abc-8def-0123456789ab","cidr":"10.128.0.0/24","cidr6":"fd00:20::/64","address":"10.128.0.2"}"#,
             ),
             (Ask::Leave { network }, r#"{"version":1,"ask":"leave","network":"01939f2e-7c00-7abc-8def-0123456789ab"}"#),
         ];

@@ -16,7 +16,7 @@ use super::confine::{FILES, confine};
 use super::conversation::{Answer, CONVERSATIONS, converse, next};
 use super::given::Given;
 use super::protocol::{Ask, Asked, InNetwork, OfMachine, Port, Protocol, Status, VERSION};
-use crate::network::Memberships;
+use crate::network::{At, Memberships};
 use crate::{Config, Counters, Egress, Forward, ForwardSocket};
 
 /// How long a port may take to be shut. Measured: below 1 ms.
@@ -106,7 +106,12 @@ impl Program {
         let mut beside = beside.into_iter();
         match ask {
             Ask::Status => {
-                let of = |(network, address, is_linked)| InNetwork { network, address, is_linked };
+                let of = |(network, at, is_linked): (_, At, _)| InNetwork {
+                    network,
+                    address: at.own,
+                    cidr6: at.cidr6,
+                    is_linked,
+                };
                 let networks = self.networks.list().into_iter().map(of).collect();
                 return Ok(Answer::Status(Status { networks, ..self.state().status() }));
             }
@@ -120,8 +125,8 @@ impl Program {
                 let link = beside.next().ok_or("there is no link beside it")?;
                 self.state().set_link(link, Arc::clone(&self.over))?;
             }
-            Ask::Join { network, cidr, address } => {
-                self.networks.join(network, cidr, address, beside.next())?;
+            Ask::Join { network, cidr, cidr6, address } => {
+                self.networks.join(network, At { cidr, cidr6, own: address }, beside.next())?;
             }
             Ask::Leave { network } => self.networks.leave(network),
         }

@@ -15,6 +15,7 @@ mod limits;
 mod link;
 mod namespace;
 mod networks;
+mod networks6;
 mod program;
 mod rules;
 mod switch;

@@ -32,13 +32,13 @@ pub fn joined<const N: usize>(names: [&str; N]) -> (Switch, [Machine; N]) {
     (switch, machines)
 }
 
-fn machine() -> Machine {
+pub fn machine() -> Machine {
     let (beside, guest) = Beside::linked(&NetworkPolicy::clone(&network("deny", &[], &[])));
     Machine { beside, guest }
 }
 
 /// Has guests live until something is so.
-fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut Guest]) -> Option<T>) -> T {
+pub fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut Guest]) -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         for guest in &mut *guests {
@@ -52,9 +52,14 @@ fn until<T>(what: &str, guests: &mut [&mut Guest], mut so: impl FnMut(&mut [&mut
 }
 
 /// A connection from one guest to another, and both of its ends.
-pub fn connect(from: &mut Guest, to: &mut Guest, address: Ipv4Addr, port: u16) -> (SocketHandle, SocketHandle) {
+pub fn connect(
+    from: &mut Guest,
+    to: &mut Guest,
+    address: impl Into<IpAddr>,
+    port: u16,
+) -> (SocketHandle, SocketHandle) {
     let listening = to.listen(port);
-    let calling = from.dial(SocketAddrV4::new(address, port));
+    let calling = from.dial(SocketAddr::new(address.into(), port));
     until("a connection", &mut [from, to], |guests| {
         let [from, to] = guests else { return None };
         (from.outcome(calling)? == Outcome::Connected && to.tcp(listening).may_send()).then_some(())
@@ -88,11 +93,11 @@ fn datagram(from: u16, to: (Ipv4Addr, u16), data: &[u8]) -> Vec<u8> {
 }
 
 /// The code of an answer, and what it says.
-fn resolve(guest: &mut Guest, at: Ipv4Addr, name: &str, kind: RecordType) -> (ResponseCode, Vec<String>) {
+pub fn resolve(guest: &mut Guest, at: impl Into<IpAddr>, name: &str, kind: RecordType) -> (ResponseCode, Vec<String>) {
     let mut query = Message::query();
     query.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
     let socket = guest.datagrams();
-    guest.datagram(socket, SocketAddrV4::new(at, 53), &query.to_vec().unwrap());
+    guest.datagram(socket, SocketAddr::new(at.into(), 53), &query.to_vec().unwrap());
     let answer = Message::from_vec(&guest.receive_datagram(socket)).unwrap();
     assert_eq!((answer.metadata.id, &answer.queries), (query.metadata.id, &query.queries));
     (answer.metadata.response_code, answer.answers.iter().map(|record| record.data.to_string()).collect())

@@ -1,12 +1,13 @@
 //! The switch of a network, as a process that a test started; what it does for machines is `networks`'.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use berth_domain::ids::NetworkId;
-use berth_egress::network::{Member, Roster};
+use berth_domain::network::address6;
+use berth_egress::network::{At, Member, Roster};
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{pair, switch};
 use tempfile::TempDir;
@@ -34,6 +35,11 @@ impl Switch {
 
     /// The same with other addresses.
     pub fn at(network: [u8; 4], members: &[&str]) -> Self {
+        Self::with(network, None, members)
+    }
+
+    /// The same with IPv6 addresses beside those.
+    pub fn with(network: [u8; 4], cidr6: Option<&str>, members: &[&str]) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let [a, b, c, _] = network;
         let member = |(index, name): (usize, &&str)| {
@@ -42,7 +48,8 @@ impl Switch {
         };
         let members = members.iter().enumerate().map(member).collect();
         let cidr = format!("{}/24", Ipv4Addr::from(network)).parse().unwrap();
-        let roster = Roster { name: "front".into(), cidr, members };
+        let cidr6 = cidr6.map(|cidr6| cidr6.parse().unwrap());
+        let roster = Roster { name: "front".into(), cidr, cidr6, members };
         let network = NetworkId(uuid_of(network));
         let mut switch = Self { runtime, dir: tempfile::tempdir().unwrap(), control: None, network, roster };
         switch.start();
@@ -70,17 +77,26 @@ impl Switch {
         self.roster.members.iter().find(|member| member.machine == name).unwrap().address
     }
 
+    /// A member's IPv6 address.
+    pub fn address6(&self, name: &str) -> Ipv6Addr {
+        address6(self.roster.cidr, self.address(name), self.roster.cidr6.unwrap())
+    }
+
+    fn place(&self, name: &str) -> At {
+        At { cidr: self.roster.cidr, cidr6: self.roster.cidr6, own: self.address(name) }
+    }
+
     /// Links a member's program to it.
     pub fn link(&mut self, beside: &mut Beside, name: &str) {
         let (ours, theirs) = pair().unwrap();
-        let (network, address, cidr) = (self.network, self.address(name), self.roster.cidr);
+        let (network, address, at) = (self.network, self.address(name), self.place(name));
         self.control(async |control| control.link(address, &ours).await).unwrap();
-        beside.control(async |control| control.join(network, (cidr, address), Some(&theirs)).await).unwrap();
+        beside.control(async |control| control.join(network, at, Some(&theirs)).await).unwrap();
     }
 
     /// Has a program know that its machine is a member, without a link.
     pub fn announce(&self, beside: &mut Beside, name: &str) {
-        let (network, at) = (self.network, (self.roster.cidr, self.address(name)));
+        let (network, at) = (self.network, self.place(name));
         beside.control(async |control| control.join(network, at, None).await).unwrap();
     }
 
@@ -169,7 +185,7 @@ fn it_takes_links_of_members_alone() {
     let end = || rustix::net::recv(&theirs, &mut [0; 8][..], rustix::net::RecvFlags::empty()).ok();
     assert_eq!(eventually("the end of the link", end).0, 0);
     let twice = vec![Member { machine: "a".into(), address: [10, 128, 0, 2].into(), names: vec![] }; 2];
-    let roster = Roster { name: String::new(), cidr: "10.128.0.0/24".parse().unwrap(), members: twice };
+    let roster = Roster { name: String::new(), cidr: "10.128.0.0/24".parse().unwrap(), cidr6: None, members: twice };
     assert!(switch.control(async |control| control.set(roster).await).is_err());
 }
 

@@ -72,7 +72,7 @@ impl LocalNetwork {
     /// That a member belongs to it.
     pub fn membership(&self, member: &Member) -> Membership {
         let spec = lock(&self.spec);
-        Membership { network: spec.id, cidr: spec.cidr, address: member.address }
+        Membership { network: spec.id, cidr: spec.cidr, cidr6: spec.cidr6, address: member.address }
     }
 
     pub fn has(&self, machine: MachineId) -> bool {
@@ -109,11 +109,13 @@ impl LocalNetwork {
 
 /// Adds a machine to a network that was not told of it, or not of it there; whether that changed anything.
 pub(super) fn with_member(spec: &mut NetworkSpec, machine: MachineId, membership: &Membership) -> bool {
-    let address = membership.address;
-    if spec.cidr == membership.cidr && spec.members.iter().any(|m| (m.machine, m.address) == (machine, address)) {
+    let Membership { cidr, cidr6, address, .. } = *membership;
+    if (spec.cidr, spec.cidr6) == (cidr, cidr6)
+        && spec.members.iter().any(|m| (m.machine, m.address) == (machine, address))
+    {
         return false;
     }
-    spec.cidr = membership.cidr;
+    (spec.cidr, spec.cidr6) = (cidr, cidr6);
     let before = spec.members.iter().find(|member| member.machine == machine);
     let names = before.map(|member| member.names.clone()).unwrap_or_default();
     spec.members.retain(|member| member.machine != machine && member.address != address);
@@ -128,7 +130,8 @@ pub(super) fn roster(spec: &NetworkSpec) -> Roster {
         address: member.address,
         names: member.names.clone(),
     };
-    Roster { name: spec.name.clone(), cidr: spec.cidr, members: spec.members.iter().map(member).collect() }
+    let members = spec.members.iter().map(member).collect();
+    Roster { name: spec.name.clone(), cidr: spec.cidr, cidr6: spec.cidr6, members }
 }
 
 /// The networks that have a folder.

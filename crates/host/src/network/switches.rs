@@ -22,6 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::firewall::Rules;
 use berth_domain::ids::{MachineId, NetworkId};
+use berth_egress::network::At;
 use berth_egress::program::process::{self, Executable, Kind, Start};
 use berth_egress::program::{Control, InNetwork, pair, switch};
 use futures::future::BoxFuture;
@@ -119,10 +120,10 @@ impl Switches {
     }
 
     async fn join_one(&self, machine: MachineId, membership: &Membership) {
-        let (id, cidr) = (membership.network, membership.cidr);
+        let Membership { network: id, cidr, cidr6, .. } = *membership;
         // Until it is told the network's rules, nothing passes.
         let (name, members, rules) = (String::new(), Vec::new(), Rules::nothing());
-        let known = self.enter(NetworkSpec { id, revision: 0, name, cidr, members, rules });
+        let known = self.enter(NetworkSpec { id, revision: 0, name, cidr, cidr6, members, rules });
         let turn = known.turn.lock().await;
         let mut spec = known.spec();
         let is_anothers = |member: &&Member| member.address == membership.address && member.machine != machine;
@@ -286,7 +287,7 @@ impl Switches {
         announce(&mut program, &[known.membership(member)]).await?;
         let Some(link) = self.link_at_switch(known, shared, member, has).await? else { return Ok(()) };
         fault::point("switch.half_linked").await.map_err(transient)?;
-        let joined = program.join(spec.id, (spec.cidr, member.address), Some(&link)).await;
+        let joined = program.join(spec.id, place(&known.membership(member)), Some(&link)).await;
         if joined.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unsupported) {
             self.outdated(member.machine, &dir).await?;
         }
@@ -464,8 +465,8 @@ impl Switches {
 /// # Errors
 /// The program does not answer.
 pub(crate) async fn announce(program: &mut Control, memberships: &[Membership]) -> Result<()> {
-    for Membership { network, cidr, address } in memberships {
-        match program.join(*network, (*cidr, *address), None).await {
+    for membership in memberships {
+        match program.join(membership.network, place(membership), None).await {
             Err(error) if !matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
                 return Err(transient(error));
             }
@@ -473,6 +474,11 @@ pub(crate) async fn announce(program: &mut Control, memberships: &[Membership]) 
         }
     }
     Ok(())
+}
+
+const fn place(membership: &Membership) -> At {
+    let Membership { cidr, cidr6, address: own, .. } = *membership;
+    At { cidr, cidr6, own }
 }
 
 /// Tells a switch what its network is, rules first. One of an earlier Berth, which knows of no rules, serves a network

@@ -42,7 +42,7 @@ pub use log::LogFormat;
 pub use lost::Lost;
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
-pub use network::{Network, NetworkMode, Reached, Shared};
+pub use network::{Answered, Network, NetworkMode, Reached, Shared};
 pub use overcommit::Overcommit;
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
+use berth_domain::names::Domain;
 use berth_domain::sandbox::network_policy::Rule;
 use berth_domain::vm::inbound::BLOCK;
 use berth_domain::vm::pool::{Pool, Range};
@@ -31,6 +32,11 @@ pub struct Network {
     /// The addresses of which each VM has one in the mode `pool`, as `192.0.2.0/28`, `192.0.2.1-192.0.2.9` or one.
     #[serde(deserialize_with = "pool")]
     pub pool: Option<Pool>,
+    /// What the names of VMs end in; they have none by default.
+    #[serde(deserialize_with = "domain")]
+    pub domain: Option<Domain>,
+    /// Where the service answers for those names, as `192.0.2.10:53`.
+    pub dns_listen: Option<SocketAddr>,
     /// Local networks and addresses of the host that owners of sandboxes may unlock by a rule of `allow`; none by default.
     #[serde(deserialize_with = "networks")]
     pub unlock: Vec<IpNet>,
@@ -38,7 +44,7 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { mode: None, address: None, ports: PORTS, pool: None, unlock: Vec::new() }
+        Self { mode: None, address: None, ports: PORTS, pool: None, domain: None, dns_listen: None, unlock: Vec::new() }
     }
 }
 
@@ -74,7 +80,21 @@ pub struct Shared {
     pub ports: (u16, u16),
 }
 
+/// Names of VMs that the service answers for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// What they end in.
+    pub domain: Domain,
+    /// Where it is asked.
+    pub listen: SocketAddr,
+}
+
 impl Network {
+    /// Which names of VMs are answered for, and where; none by default.
+    pub fn answered(&self) -> Option<Answered> {
+        Some(Answered { domain: self.domain.clone()?, listen: self.dns_listen? })
+    }
+
     /// How VMs are reached; here alone where it is not known yet which address they share.
     pub fn reached(&self) -> Reached {
         match (self.mode, self.address, &self.pool) {
@@ -97,6 +117,11 @@ impl Network {
         ensure!(
             mode != NetworkMode::Pool || self.pool.is_some(),
             "network.mode is \"pool\", and network.pool names no addresses; name some, as pool = [\"192.0.2.16/28\"]"
+        );
+        ensure!(
+            self.domain.is_some() == self.dns_listen.is_some(),
+            "network.domain says what the names of VMs end in, and network.dns_listen where the service answers for them; set \
+             both or neither"
         );
         if mode != NetworkMode::Shared {
             return Ok(());
@@ -168,6 +193,10 @@ fn pool<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Optio
         .map_err(|why| D::Error::custom(format!("network.pool: {why}")))
 }
 
+fn domain<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Domain>, D::Error> {
+    Domain::parse(&String::deserialize(deserializer)?).map(Some).map_err(D::Error::custom)
+}
+
 fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<IpNet>, D::Error> {
     let network = |text: &String| {
         let rule = text.parse::<Rule>().ok();
@@ -191,6 +220,18 @@ mod tests {
             let refused = read(&format!("unlock = [{wrong:?}]")).unwrap_err().to_string();
             assert!(refused.contains("no network like"), "{refused}");
         }
+    }
+
+    #[test]
+    fn names_are_answered_for_where_both_is_said() {
+        let both = "domain = \"VMs.example.org\"\ndns_listen = \"127.0.0.1:5353\"";
+        assert!(complete(both, true, "127.0.0.1:8080").is_ok());
+        assert_eq!(toml::from_str::<Network>(both).unwrap().domain.unwrap().as_str(), "vms.example.org");
+        for half in both.lines() {
+            let refused = complete(half, true, "127.0.0.1:8080").unwrap_err();
+            assert!(refused.contains("both or neither"), "{refused}");
+        }
+        assert!(complete("domain = \"a b\"", true, "127.0.0.1:8080").unwrap_err().contains("no domain"));
     }
 
     fn complete(text: &str, on_loopback: bool, listen: &str) -> std::result::Result<Reached, String> {

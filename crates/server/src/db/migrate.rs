@@ -71,6 +71,7 @@ const STEPS: &[Step] = steps![
     42 "0042" "pool",
     47 "0047" "reinstall",
     48 "0048" "rescue",
+    53 "0053" "network_ipv6",
     57 "0057" "ssh_keys_state",
 ];
 

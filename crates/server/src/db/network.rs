@@ -7,18 +7,20 @@
 //! its reconciler tells the host. Which machine a member has, and what it is called, is told by the rows of machines
 //! and owners alone.
 
-use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_domain::Timestamp;
 use berth_domain::host::network::Membership;
 use berth_domain::ids::NetworkId;
+use berth_domain::label::Label;
 use berth_domain::machine::Owner;
-use ipnet::Ipv4Net;
+use berth_domain::network::address6;
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::record;
 use super::tenant::Tenant;
-use super::{DbError, FromRow, Row, Signal, Tx, sql};
+use super::{DbError, FromRow, On, Row, Signal, Tx, sql};
 use crate::columns;
 
 /// The table of networks.
@@ -26,8 +28,8 @@ pub const TABLE: &str = "networks";
 /// The table of who belongs to them.
 const MEMBERS: &str = "network_members";
 
-/// The networks of a table's owners of machines, of this kind, as the column `joined`: id, name, addresses and the
-/// owner's own address of each, in the order in which the owner named them. There are as many places as
+/// The networks of a table's owners of machines, of this kind, as the column `joined`: id, name, addresses, the
+/// owner's own address, and IPv6 addresses where there are some, of each, in the order in which the owner named them. There are as many places as
 /// [`MAX_NETWORKS`](berth_domain::network::MAX_NETWORKS); a text of all that are taken is an aggregate which the two
 /// databases do not call the same. The database looks at the places only of an owner who belongs to a network:
 /// four looks for each of a hundred owners took SQLite 0.14 ms, the rest of the statement 0.16.
@@ -44,7 +46,7 @@ macro_rules! joined_networks {
             $kind,
             "') THEN ''",
             $(
-                " || COALESCE((SELECT n.id || ' ' || n.name || ' ' || n.cidr || ' ' || nm.address || ',' \
+                " || COALESCE((SELECT n.id || ' ' || n.name || ' ' || n.cidr || ' ' || nm.address || ' ' || COALESCE(n.cidr6, '') || ',' \
                  FROM network_members nm JOIN networks n ON n.id = nm.network_id WHERE nm.owner_id = ",
                 $table,
                 ".id AND nm.owner_kind = '",
@@ -67,6 +69,8 @@ pub struct MembershipRow {
     pub name: String,
     /// Its addresses.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some.
+    pub cidr6: Option<Ipv6Net>,
     /// The member's own.
     pub address: Ipv4Addr,
 }
@@ -81,7 +85,12 @@ impl MembershipRow {
 
     /// The same as a host is told of it.
     pub const fn membership(&self) -> Membership {
-        Membership { network: self.id, cidr: self.cidr, address: self.address }
+        Membership { network: self.id, cidr: self.cidr, cidr6: self.cidr6, address: self.address }
+    }
+
+    /// The member's own IPv6 address, if the network has some.
+    pub fn address6(&self) -> Option<Ipv6Addr> {
+        self.cidr6.map(|cidr6| address6(self.cidr, self.address, cidr6))
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -91,6 +100,7 @@ impl MembershipRow {
             name: words.next()?.to_owned(),
             cidr: words.next()?.parse().ok()?,
             address: words.next()?.parse().ok()?,
+            cidr6: words.next().filter(|text| !text.is_empty()).map(str::parse).transpose().ok()?,
         })
     }
 }
@@ -104,17 +114,20 @@ pub struct Open {
     pub name: String,
     /// Its addresses.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some.
+    pub cidr6: Option<Ipv6Net>,
 }
 
 impl FromRow for Open {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { id: row.parsed("id")?, name: row.text("name")?, cidr: row.parsed("cidr")? })
+        let (id, name) = (row.parsed("id")?, row.text("name")?);
+        Ok(Self { id, name, cidr: row.parsed("cidr")?, cidr6: row.opt_parsed("cidr6")? })
     }
 }
 
 /// A tenant's network that is not being removed.
 pub async fn open(tx: &mut Tx, tenant: Tenant, id: NetworkId) -> Result<Option<Open>, DbError> {
-    sql("SELECT id, name, cidr FROM networks WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
+    sql("SELECT id, name, cidr, cidr6 FROM networks WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
         .bind(id)
         .bind(tenant.project)
         .fetch_optional(tx)
@@ -132,6 +145,56 @@ pub async fn addresses(tx: &mut Tx, network: NetworkId) -> Result<BTreeSet<Ipv4A
     let taken = sql("SELECT address FROM network_members WHERE network_id = $1");
     let taken: Vec<Taken> = taken.bind(network).fetch_all(tx).await?;
     Ok(taken.into_iter().map(|Taken(address)| address).collect())
+}
+
+/// A VM in a network.
+#[derive(Clone, Debug)]
+pub struct LabelledRow {
+    /// Its addresses there.
+    pub addresses: Vec<IpAddr>,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+impl LabelledRow {
+    /// A VM of these labels at a place in a network.
+    pub fn new(labels: BTreeMap<String, String>, (cidr, cidr6): (Ipv4Net, Option<Ipv6Net>), address: Ipv4Addr) -> Self {
+        let six = cidr6.map(|cidr6| address6(cidr, address, cidr6).into());
+        Self { addresses: [Some(address.into()), six].into_iter().flatten().collect(), labels }
+    }
+}
+
+impl FromRow for LabelledRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        let network = (row.parsed("cidr")?, row.opt_parsed("cidr6")?);
+        Ok(Self::new(row.json("labels")?, network, row.parsed("address")?))
+    }
+}
+
+/// The VMs of all networks that somebody belongs to.
+pub async fn labelled(on: impl On, owner: Owner) -> Result<Vec<LabelledRow>, DbError> {
+    sql("SELECT n.cidr, n.cidr6, nm.address, vms.labels FROM network_members own \
+         JOIN networks n ON n.id = own.network_id JOIN network_members nm ON nm.network_id = n.id \
+         JOIN vms ON nm.owner_kind = 'vm' AND vms.id = nm.owner_id WHERE own.owner_id = $1 AND own.owner_kind = $2")
+    .bind(owner.id().to_string())
+    .bind(owner.kind().as_str())
+    .fetch_all(on)
+    .await
+}
+
+/// The addresses of those who have a label.
+pub fn group(labelled: &[LabelledRow], label: &Label) -> BTreeSet<IpAddr> {
+    let has = |vm: &&LabelledRow| vm.labels.get(label.key()).is_some_and(|value| value == label.value());
+    labelled.iter().filter(has).flat_map(|vm| vm.addresses.iter().copied()).collect()
+}
+
+/// Has the worker look at the VMs of a network whose rules speak of groups.
+pub async fn wake_followers(tx: &mut Tx, network: NetworkId, now: Timestamp) -> Result<(), DbError> {
+    let woken = sql("UPDATE vms SET work_at = $2 WHERE rules LIKE '%\"label:%' AND id IN \
+         (SELECT owner_id FROM network_members WHERE network_id = $1 AND owner_kind = 'vm')");
+    woken.bind(network).bind(now).execute(&mut *tx).await?;
+    tx.signal(Signal::Work("vms"));
+    Ok(())
 }
 
 /// Writes that a new owner belongs to networks.
@@ -193,7 +256,10 @@ mod tests {
     #[test]
     fn a_membership_is_read_as_it_is_written() {
         let id = "01939f2e-7c00-7abc-8def-0123456789ab";
-        let joined = MembershipRow::parse(&format!("{id} lan 10.128.0.0/24 10.128.0.2")).unwrap();
+        let joined = MembershipRow::parse(&format!("{id} lan 10.128.0.0/24 10.128.0.2 ")).unwrap();
+        assert_eq!(joined.cidr6, None);
+        let both = MembershipRow::parse(&format!("{id} lan 10.128.0.0/24 10.128.0.2 fd00:20::/64")).unwrap();
+        assert_eq!(both.address6().map(|address| address.to_string()).as_deref(), Some("fd00:20::2"));
         assert_eq!((joined.id.to_string().as_str(), joined.name.as_str()), (id, "lan"));
         assert_eq!((joined.cidr.to_string(), joined.address), ("10.128.0.0/24".to_owned(), [10, 128, 0, 2].into()));
         assert!(MembershipRow::parse("lan").is_none());

@@ -43,8 +43,8 @@ pub struct RuleWire {
     /// The ports that it goes to, for `tcp` and `udp`; all where absent.
     #[schema(min_items = 1, max_items = 32)]
     ports: Option<Vec<FirewallPorts>>,
-    /// The other side, as an address or a range: where what comes `in` is from, where what goes `out` is to. Anywhere where
-    /// absent.
+    /// The other side, as an address or a range: where what comes `in` is from, where what goes `out` is to. Or a group, as
+    /// `label:role=web`: the VMs of the network that have the label, by their addresses there. Anywhere where absent.
     #[schema(examples("10.20.0.0/24"))]
     source: Option<String>,
     /// What becomes of it.

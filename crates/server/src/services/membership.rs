@@ -49,6 +49,7 @@ pub async fn of_several(tx: &mut Tx, networks: &[Open], members: usize) -> Resul
         id: network.id,
         name: network.name.clone(),
         cidr: network.cidr,
+        cidr6: network.cidr6,
         address,
     };
     Ok(places.into_iter().map(|place| networks.iter().zip(place).map(joined).collect()).collect())
@@ -74,10 +75,18 @@ pub struct MembershipView {
     /// The address that others of the network reach it at.
     #[schema(format = Ipv4)]
     address: String,
+    /// The same in IPv6, if the network has such addresses.
+    #[schema(format = Ipv6)]
+    address6: Option<String>,
 }
 
 impl From<&MembershipRow> for MembershipView {
     fn from(joined: &MembershipRow) -> Self {
-        Self { network_id: joined.id.to_string(), name: joined.name.clone(), address: joined.address.to_string() }
+        Self {
+            network_id: joined.id.to_string(),
+            name: joined.name.clone(),
+            address: joined.address.to_string(),
+            address6: joined.address6().map(|address| address.to_string()),
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Firewall rules of VMs and of networks: their rows, and what the host is told.
 
+use std::collections::BTreeSet;
+
 use berth_host::EngineError;
 use berth_testkit::{Caller, Platform, vm};
 use serde_json::{Value, json};
@@ -123,5 +125,69 @@ async fn bad_rules_are_named_and_change_nothing() {
         assert_eq!(caller.put(&path, json!({})).await.status, 400);
         assert_eq!(caller.get(&path).await.body, json!({"rules": rules()}));
         assert_eq!(caller.put(&path, json!({"rules": vec![rule; 100]})).await.status, 200);
+    }
+}
+
+/// A VM of these labels in a network; its id and addresses there.
+async fn labelled(caller: &Caller, name: &str, labels: Value, lan: &str) -> (String, BTreeSet<String>) {
+    let mut body = vm(name);
+    (body["labels"], body["network_ids"]) = (labels, json!([lan]));
+    let id = caller.create_vm(body).await;
+    let view = caller.reaches(&id, "running").await;
+    let place = &view["networks"][0];
+    let addresses = ["address", "address6"].map(|name| place[name].as_str().expect("an address").to_owned());
+    (id, addresses.into())
+}
+
+/// Who is in the group of the first of some rules.
+fn members(rules: &Value) -> BTreeSet<String> {
+    let members = rules[0]["members"].as_array();
+    members.into_iter().flatten().map(|address| address.as_str().expect("an address").to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_is_who_has_the_label_as_labels_change_and_vms_come_and_go() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let lan = caller.post("/networks", json!({"name": "lan"})).await.id();
+    let other = caller.post("/networks", json!({"name": "other"})).await.id();
+    let (first, a) = labelled(caller, "first", json!({"role": "web"}), &lan).await;
+    let (second, b) = labelled(caller, "second", json!({"role": "db", "x": "web"}), &lan).await;
+    labelled(caller, "far", json!({"role": "web"}), &other).await;
+    let said = json!([
+        {"direction": "in", "protocol": "tcp", "ports": [5432], "source": "label:role=web", "action": "allow"},
+        {"direction": "in", "protocol": "any", "action": "deny"},
+    ]);
+    let paths = [format!("/networks/{lan}/rules"), format!("/vms/{second}/rules")];
+    for path in &paths {
+        let set = caller.put(path, json!({"rules": said})).await;
+        assert_eq!((set.status, &set.body), (200, &json!({"rules": said})), "{set:?}");
+    }
+    // Both the network's rules and the VM's follow, and owners see what they wrote.
+    let known = async |wanted: BTreeSet<String>| {
+        let of_network = || platform.networks.spec(&lan).map(|spec| serde_json::to_value(spec.rules).expect("rules"));
+        let is_so = |_| async {
+            of_network().is_some_and(|rules| members(&rules) == wanted) && members(&told(&platform, &second)) == wanted
+        };
+        caller.until(&format!("a group of {wanted:?}"), is_so).await;
+        for path in &paths {
+            assert_eq!(caller.get(path).await.body, json!({"rules": said}));
+        }
+    };
+    known(a.clone()).await;
+    assert_eq!(caller.patch(&format!("/vms/{second}"), json!({"labels": {"role": "web"}})).await.status, 200);
+    known(&a | &b).await;
+    let (third, c) = labelled(caller, "third", json!({"role": "web"}), &lan).await;
+    known(&(&a | &b) | &c).await;
+    assert_eq!(caller.patch(&format!("/vms/{first}"), json!({"labels": {}})).await.status, 200);
+    known(&b | &c).await;
+    caller.delete(&format!("/vms/{third}")).await;
+    caller.gone(&third).await;
+    known(b).await;
+    assert_eq!(caller.patch(&format!("/vms/{second}"), json!({"labels": {}})).await.status, 200);
+    known(BTreeSet::new()).await;
+    for source in ["label:role", "label:=web", "label:a b=c"] {
+        let rule = json!({"direction": "in", "protocol": "tcp", "source": source, "action": "deny"});
+        caller.put(&paths[0], json!({"rules": [rule]})).await.refused(400, "invalid_request");
     }
 }

@@ -26,6 +26,7 @@ mod life;
 mod list;
 mod mail;
 mod matrix;
+mod name;
 mod network;
 mod openapi;
 mod org;

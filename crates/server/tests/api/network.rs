@@ -154,14 +154,50 @@ async fn network_cidr(caller: &Caller, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn ipv6_addresses_are_named_or_made_or_none_and_a_projects_own() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let made = caller.post("/networks", json!({"name": "lan", "cidr6": "fd00:20::/64"})).await;
+    let lan = made.id();
+    assert_eq!((&made.body["cidr6"], &made.body["resolver6"]), (&json!("fd00:20::/64"), &json!("fd00:20::1")));
+    assert_eq!(caller.get(&format!("/networks/{lan}")).await.body, made.body);
+    for (cidr6, status) in [("fd00:20::/48", 409), ("fd00:20::/64", 409), ("fd00:20:0:1::/64", 201)] {
+        let made = caller.post("/networks", json!({"name": "next", "cidr6": cidr6})).await;
+        assert_eq!(made.status, status, "{cidr6}: {made:?}");
+    }
+    // Some made by chance are nobody else's; without any there is nothing to see.
+    let mut seen = BTreeSet::new();
+    for number in 0..3 {
+        let made = caller.post("/networks", json!({"name": format!("n{number}")})).await.body;
+        let cidr6 = made["cidr6"].as_str().expect("addresses").to_owned();
+        assert!(cidr6.starts_with("fd") && cidr6.ends_with("::/64") && seen.insert(cidr6), "{made}");
+    }
+    let plain = caller.post("/networks", json!({"name": "plain", "cidr6": "none"})).await;
+    assert_eq!((&plain.body["cidr6"], &plain.body["resolver6"]), (&Value::Null, &Value::Null));
+    // The host is told, each start says so, and owners see it.
+    let web = caller.create_vm(vm_in("web", &[&lan, &plain.id()])).await;
+    let view = caller.reaches(&web, "running").await;
+    let shown = |place: usize| view["networks"][place]["address6"].clone();
+    assert_eq!((shown(0), shown(1)), (json!("fd00:20::2"), Value::Null));
+    let told = |id: &str| platform.networks.spec(id).expect("a network").cidr6.map(|cidr6| cidr6.to_string());
+    assert_eq!((told(&lan), told(&plain.id())), (Some("fd00:20::/64".to_owned()), None));
+    // Another project may have the same.
+    let elsewhere = caller.another_project("elsewhere").await;
+    assert_eq!(elsewhere.post("/networks", json!({"name": "lan", "cidr6": "fd00:20::/64"})).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_is_not_valid() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
     let answer = caller.post("/networks", json!({"name": "-", "cidr": "10.0.0.1/24", "mtu": 1})).await;
     answer.refused(400, "invalid_request");
     assert!(["name", "cidr", "mtu"].iter().all(|field| answer.names(field)), "{answer:?}");
-    let answer = caller.post("/networks", json!({"name": "lan", "cidr6": "fd00::/64"})).await;
-    answer.refused(409, "not_supported");
+    for cidr6 in ["fd00:20::1/64", "2001:db8::/64", "fd00::/47", "auto"] {
+        let answer = caller.post("/networks", json!({"name": "lan", "cidr6": cidr6})).await;
+        answer.refused(400, "invalid_request");
+        assert!(answer.names("cidr6"), "{answer:?}");
+    }
     caller.get("/networks/x").await.refused(400, "invalid_request");
     caller
         .patch(&format!("/networks/{}", uuid::Uuid::now_v7()), json!({"cidr": "x"}))
@@ -189,20 +225,22 @@ async fn vms_and_sandboxes_belong_to_networks_from_their_creation_to_their_end()
         assert_eq!(&member.names[1], id);
     }
     let started = platform.sandboxes.spec(&box_id).expect("a machine").0.networks;
-    let expected = Membership { network: spec.id, cidr: spec.cidr, address: [10, 128, 0, 3].into() };
+    let expected = Membership { network: spec.id, cidr: spec.cidr, cidr6: spec.cidr6, address: [10, 128, 0, 3].into() };
     assert_eq!(started, [expected]);
     // Both lists, and the network itself, show who belongs.
     assert_eq!(memberships(&caller.get("/vms").await.body["data"][0]).len(), 2);
     assert_eq!(memberships(&caller.get("/sandboxes").await.body["data"][0]).len(), 1);
     assert_eq!(caller.get("/networks?name=lan").await.body["data"][0]["member_count"], 2);
-    let members = caller.get(&format!("/networks/{lan}")).await.body["members"].clone();
+    let shown = caller.get(&format!("/networks/{lan}")).await.body;
+    let six = |place: &str| format!("{}{place}", shown["cidr6"].as_str().expect("addresses").trim_end_matches("/64"));
     assert_eq!(
-        members,
+        shown["members"],
         json!([
-            {"kind": "vm", "id": web, "name": "web", "address": "10.128.0.2"},
-            {"kind": "sandbox", "id": box_id, "name": "box", "address": "10.128.0.3"},
+            {"kind": "vm", "id": web, "name": "web", "address": "10.128.0.2", "address6": six("2")},
+            {"kind": "sandbox", "id": box_id, "name": "box", "address": "10.128.0.3", "address6": six("3")},
         ])
     );
+    assert_eq!(view["networks"][1]["address6"], json!(six("2")));
     // A new name is told, and a network is used for as long as one of them is there.
     assert_eq!(caller.patch(&format!("/vms/{web}"), json!({"name": "www"})).await.status, 200);
     told(&platform, &lan, &[("www", "10.128.0.2"), ("box", "10.128.0.3")]).await;

@@ -18,7 +18,8 @@ const NETWORK: NetworkId = NetworkId(id(80));
 /// The membership of a machine, by the end of its address.
 pub fn membership(host: u8) -> Membership {
     let cidr = "10.128.0.0/24".parse().expect("a network");
-    Membership { network: NETWORK, cidr, address: Ipv4Addr::new(10, 128, 0, host) }
+    let cidr6 = Some("fd00:20::/64".parse().expect("a network"));
+    Membership { network: NETWORK, cidr, cidr6, address: Ipv4Addr::new(10, 128, 0, host) }
 }
 
 /// Firewall rules of every form.
@@ -37,7 +38,8 @@ fn spec() -> NetworkSpec {
         names: names.iter().map(|name| (*name).to_owned()).collect(),
     };
     let members = vec![member(2, &["web", "a-vm"]), member(3, &[])];
-    NetworkSpec { id: NETWORK, revision: 3, name: "front".into(), cidr: membership(2).cidr, members, rules: rules() }
+    let Membership { cidr, cidr6, .. } = membership(2);
+    NetworkSpec { id: NETWORK, revision: 3, name: "front".into(), cidr, cidr6, members, rules: rules() }
 }
 
 /// What is answered, in order.

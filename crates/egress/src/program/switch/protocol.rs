@@ -11,6 +11,7 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::firewall::Rules;
+use ipnet::Ipv6Net;
 use serde::{Deserialize, Serialize};
 
 use super::super::conversation::Language;
@@ -68,6 +69,9 @@ pub struct Status {
     pub version: u32,
     /// The members that it has a link of.
     pub links: Vec<Linked>,
+    /// The network's IPv6 addresses. One of an earlier Berth knows of none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cidr6: Option<Ipv6Net>,
 }
 
 /// A member that a switch has a link of.
@@ -90,12 +94,18 @@ mod tests {
     #[test]
     fn messages_are_what_they_are_documented_to_be() {
         let member = Member { machine: "a".into(), address: [10, 128, 0, 2].into(), names: vec!["web".into()] };
-        let network = Roster { name: "front".into(), cidr: "10.128.0.0/24".parse().unwrap(), members: vec![member] };
+        let network =
+            Roster { name: "front".into(), cidr: "10.128.0.0/24".parse().unwrap(), cidr6: None, members: vec![member] };
+        let both = Roster { cidr6: Some("fd00:20::/64".parse().unwrap()), members: Vec::new(), ..network.clone() };
         let messages = [
             (Ask::Status, r#"{"version":1,"ask":"status"}"#),
             (
                 Ask::Set(network),
                 r#"{"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","members":[{"machine":"a","address":"10.128.0.2","names":["web"]}]}"#,
+            ),
+            (
+                Ask::Set(both),
+                r#"{"version":1,"ask":"set","name":"front","cidr":"10.128.0.0/24","cidr6":"fd00:20::/64","members":[]}"#,
             ),
             (
                 Ask::SetFirewall { rules: serde_json::from_str(RULES).unwrap() },

@@ -122,13 +122,14 @@ impl Switch {
 impl State {
     fn status(&self) -> Status {
         let linked = |(address, link): (&Ipv4Addr, &Link)| Linked { address: *address, machine: link.machine.clone() };
-        Status { version: VERSION, links: self.links.iter().map(linked).collect() }
+        let cidr6 = self.table.as_ref().and_then(Table::cidr6);
+        Status { version: VERSION, links: self.links.iter().map(linked).collect(), cidr6 }
     }
 
     fn set(&mut self, network: &Roster) -> Result<(), String> {
         let table = Table::new(network)?;
         self.links.retain(|address, link| table.machine(*address) == Some(link.machine.as_str()));
-        self.filter.retain(|address| self.links.contains_key(&address));
+        self.filter.retain(|address| table.member(address).is_some_and(|member| self.links.contains_key(&member)));
         self.table = Some(table);
         Ok(())
     }

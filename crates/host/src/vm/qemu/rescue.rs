@@ -5,7 +5,7 @@
 //! end and the next start do, too.
 
 use std::fs::File;
-use std::time::SystemTime;
+use std::time::{Duration, UNIX_EPOCH};
 
 use berth_domain::ids::MachineId;
 use berth_qemu::disk;
@@ -26,7 +26,8 @@ impl QemuEngine {
     pub(super) async fn rescuing(&self, own: machine::Spec, image: &str) -> Result<machine::Spec> {
         let base = self.base(image).await?;
         // No note says that a disk builds on it; what is young stays until QEMU has it.
-        File::open(&base).and_then(|folder| folder.set_modified(SystemTime::now())).map_err(transient)?;
+        let now = UNIX_EPOCH + Duration::from_micros(self.clock.now().0.unsigned_abs());
+        File::open(&base).and_then(|folder| folder.set_modified(now)).map_err(transient)?;
         let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         let (path, below) = (own.dir.join(DISK), base.join(&manifest.disk));
         disk::clone_image_anew(&below, &path, manifest.virtual_size_bytes).await.map_err(qemu_failed)?;

@@ -10,6 +10,7 @@
 
 pub mod api;
 mod metrics;
+mod nameserver;
 pub mod ops;
 pub mod reconcile;
 mod sampler;
@@ -18,6 +19,7 @@ pub mod store;
 mod told;
 mod views;
 pub mod wire;
+mod zone;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -63,6 +65,7 @@ impl Vms {
             disk_gb_hour: config.prices.disk_gb_hour,
             overcommit: config.overcommit(),
             reached: config.network.reached(),
+            names: config.network.answered(),
             host,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
@@ -92,6 +95,9 @@ impl Vms {
         tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
+        if let Some(place) = self.inner.names.clone() {
+            tasks.spawn(nameserver::serve(self.clone(), place, stop.clone()));
+        }
     }
 
     fn drive<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {

@@ -11,7 +11,7 @@ use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 
 use super::{metrics, views};
-use crate::config::{Amount, Catalog, Overcommit, Reached};
+use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
 use crate::db::Db;
 
 /// The VM service.
@@ -30,6 +30,7 @@ pub(super) struct Inner {
     pub disk_gb_hour: Amount,
     pub overcommit: Overcommit,
     pub reached: Reached,
+    pub names: Option<Answered>,
     pub host: HostId,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,

@@ -2,9 +2,9 @@
 
 use berth_domain::firewall::Rules;
 use berth_domain::ids::NetworkId;
-use berth_domain::network::{CreateNetwork, MOST, UpdateNetwork, free_cidr, overlap};
+use berth_domain::network::{CreateNetwork, MOST, UpdateNetwork, Wanted6, chosen_cidr6, free_cidr, overlap, overlap6};
 use berth_domain::{Code, Error, Result, Timestamp};
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -30,17 +30,13 @@ pub async fn create(
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    if request.cidr6.is_some() {
-        let message = "Networks have IPv4 addresses only here. Leave cidr6 out.";
-        return Err(Error::new(Code::NotSupported, message));
-    }
     let others = store::network::of_project(&mut tx, scope.into()).await?;
     if others.len() >= MOST {
         let message = format!("A project has at most {MOST} networks. Delete one that nobody belongs to.");
         return Err(Error::new(Code::Conflict, message));
     }
     require_free(&others, None, request.name.as_str())?;
-    let cidr = cidr(&others, request.cidr)?;
+    let (cidr, cidr6) = (cidr(&others, request.cidr)?, cidr6(&others, request.cidr6)?);
     quota::admit_number(&mut tx, scope, Held { networks: 1, ..Held::default() }).await?;
     let row = NetworkRow {
         id: NetworkId(Uuid::now_v7()),
@@ -48,6 +44,7 @@ pub async fn create(
         project: scope.project,
         name: request.name.as_str().to_owned(),
         cidr,
+        cidr6,
         rules: Rules::default(),
         revision: 1,
         told: 0,
@@ -82,15 +79,36 @@ fn cidr(others: &[NetworkRow], wanted: Option<Ipv4Net>) -> Result<Ipv4Net> {
         });
     };
     match others.iter().find(|other| overlap(other.cidr, wanted)) {
-        Some(other) => Err(Error::new(
-            Code::NetworkExists,
-            format!(
-                "{wanted} overlaps the network '{}' of the project, {}. Name other addresses, or leave cidr out.",
-                other.name, other.cidr
-            ),
-        )),
+        Some(other) => Err(overlaps(wanted.into(), &other.name, other.cidr.into(), "cidr")),
         None => Ok(wanted),
     }
+}
+
+/// Its IPv6 addresses: those that are wanted, or some made by chance.
+fn cidr6(others: &[NetworkRow], wanted: Wanted6) -> Result<Option<Ipv6Net>> {
+    let taken = || others.iter().filter_map(|other| Some((&other.name, other.cidr6?)));
+    match wanted {
+        Wanted6::Nothing => Ok(None),
+        Wanted6::Any => {
+            let taken: Vec<_> = taken().map(|(_, cidr6)| cidr6).collect();
+            let random = Uuid::new_v4().as_u128();
+            let chosen = chosen_cidr6(random, &taken);
+            chosen.map(Some).ok_or_else(|| {
+                Error::new(Code::Conflict, "No IPv6 addresses were found for one more network. Name its cidr6.")
+            })
+        }
+        Wanted6::These(wanted) => match taken().find(|(_, other)| overlap6(*other, wanted)) {
+            Some((name, other)) => Err(overlaps(wanted.into(), name, other.into(), "cidr6")),
+            None => Ok(Some(wanted)),
+        },
+    }
+}
+
+fn overlaps(wanted: IpNet, name: &str, other: IpNet, field: &str) -> Error {
+    let message = format!(
+        "{wanted} overlaps the network '{name}' of the project, {other}. Name other addresses, or leave {field} out."
+    );
+    Error::new(Code::NetworkExists, message)
 }
 
 /// A network by its id, with who belongs to it.
@@ -143,7 +161,8 @@ pub async fn delete(networks: &Networks, scope: &Scope, id: NetworkId) -> Result
 /// Audit record and event of a change, and the worker's call.
 async fn record(tx: &mut Tx, scope: &Scope, row: &NetworkRow, action: &str, now: Timestamp) -> Result<()> {
     let subject = row.id.to_string();
-    let data = json!({"name": row.name, "cidr": row.cidr.to_string()});
+    let cidr6 = row.cidr6.map(|cidr6| cidr6.to_string());
+    let data = json!({"name": row.name, "cidr": row.cidr.to_string(), "cidr6": cidr6});
     Audit { data: data.clone(), ..scope.audit(&format!("network.{action}"), &subject) }.write(tx, now).await?;
     event::emit(tx, scope.project, &format!("network.{action}d"), &subject, &data, now).await?;
     tx.signal(Signal::Work(network::TABLE));

@@ -7,6 +7,7 @@ use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 
 use super::{StepError, fault};
+use crate::db::network::LabelledRow;
 use crate::db::{Tx, network};
 use crate::services::network::store::network::{MemberRow, NetworkRow};
 use crate::services::network::{Networks, store};
@@ -88,7 +89,14 @@ impl NetworkLife {
         let members = store::network::members(self.networks.db(), row.id).await?;
         self.networks.engine().set(&spec(row, members)).await?;
         fault("network", "tell", "done").await?;
-        self.record(row, |row| row.told = row.revision).await
+        let mut tx = self.networks.db().begin().await?;
+        if let Some(before) = still(&mut tx, row).await? {
+            let after = NetworkRow { told: row.revision, ..before.clone() };
+            store::network::update(&mut tx, &before, &after).await?;
+            network::wake_followers(&mut tx, row.id, self.networks.clock().now()).await?;
+            tx.commit().await?;
+        }
+        Ok(())
     }
 
     async fn remove(&self, row: &NetworkRow) -> Result<(), StepError> {
@@ -121,6 +129,11 @@ async fn still(tx: &mut Tx, seen: &NetworkRow) -> Result<Option<NetworkRow>, Ste
 /// A network as the host is told of it. A member is found by its name and by its id; a name that could be another one's
 /// id is none.
 fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
+    let of = |member: &MemberRow| {
+        let labels = member.labels.clone()?;
+        Some(LabelledRow::new(labels, (row.cidr, row.cidr6), member.address))
+    };
+    let labelled: Vec<_> = if row.rules.has_groups() { members.iter().filter_map(of).collect() } else { Vec::new() };
     let member = |member: MemberRow| Member {
         machine: member.machine,
         address: member.address,
@@ -135,8 +148,9 @@ fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
         revision: row.revision,
         name: row.name.clone(),
         cidr: row.cidr,
+        cidr6: row.cidr6,
         members: members.into_iter().map(member).collect(),
-        rules: row.rules.clone(),
+        rules: row.rules.with_groups(|label| network::group(&labelled, label)),
     }
 }
 

@@ -1,12 +1,13 @@
 //! Rows of networks, and who belongs to them.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
 use berth_domain::firewall::Rules;
 use berth_domain::ids::{MachineId, NetworkId, OrgId, Owner, ProjectId};
 use berth_domain::machine::OwnerKind;
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use uuid::Uuid;
 
 use super::Tenant;
@@ -29,6 +30,8 @@ pub struct NetworkRow {
     pub name: String,
     /// Its addresses.
     pub cidr: Ipv4Net,
+    /// Its IPv6 addresses, if it has some.
+    pub cidr6: Option<Ipv6Net>,
     /// The firewall rules between its members.
     pub rules: Rules,
     /// Grows with every change that the host is to know of.
@@ -53,6 +56,7 @@ impl FromRow for NetworkRow {
             project: row.parsed("project_id")?,
             name: row.text("name")?,
             cidr: row.parsed("cidr")?,
+            cidr6: row.opt_parsed("cidr6")?,
             rules: row.json("rules")?,
             revision: row.int("revision")?,
             told: row.int("told")?,
@@ -67,8 +71,8 @@ impl FromRow for NetworkRow {
 fn columns(network: &NetworkRow) -> Columns {
     columns! {
         "id": network.id, "org_id": network.org, "project_id": network.project, "name": &network.name,
-        "cidr": network.cidr.to_string(), "rules": json::text(&network.rules), "revision": network.revision, "told": network.told,
-        "work_at": network.work_at, "created_at": network.created_at, "updated_at": network.updated_at,
+        "cidr": network.cidr.to_string(), "cidr6": network.cidr6.map(|cidr6| cidr6.to_string()),
+        "rules": json::text(&network.rules), "revision": network.revision, "told": network.told, "work_at": network.work_at, "created_at": network.created_at, "updated_at": network.updated_at,
         "deleted_at": network.deleted_at,
     }
 }
@@ -144,6 +148,8 @@ pub struct MemberRow {
     pub machine: MachineId,
     /// Its address.
     pub address: Ipv4Addr,
+    /// Its labels, if it is a VM.
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 impl FromRow for MemberRow {
@@ -154,6 +160,7 @@ impl FromRow for MemberRow {
             name: row.text("name")?,
             machine: row.parsed("machine_id")?,
             address: row.parsed("address")?,
+            labels: row.opt_text("labels")?.map(|_| row.json("labels")).transpose()?,
         })
     }
 }
@@ -161,7 +168,7 @@ impl FromRow for MemberRow {
 /// Who belongs to a network, by their addresses.
 pub async fn members(on: impl On, network: NetworkId) -> Result<Vec<MemberRow>, DbError> {
     let members = sql("SELECT nm.owner_kind, nm.owner_id, nm.address, m.id AS machine_id, \
-         COALESCE(vms.name, sandboxes.name) AS name FROM network_members nm \
+         COALESCE(vms.name, sandboxes.name) AS name, vms.labels FROM network_members nm \
          JOIN machines m ON m.owner_id = nm.owner_id AND m.owner_kind = nm.owner_kind \
          LEFT JOIN vms ON nm.owner_kind = 'vm' AND vms.id = nm.owner_id \
          LEFT JOIN sandboxes ON nm.owner_kind = 'sandbox' AND sandboxes.id = nm.owner_id WHERE nm.network_id = $1");

@@ -1,7 +1,7 @@
 //! A network as its owner sees it.
 
 use berth_domain::Timestamp;
-use berth_domain::network::resolver;
+use berth_domain::network::{address6, resolver, resolver6};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -19,9 +19,14 @@ pub struct NetworkView {
     name: String,
     /// Its addresses.
     cidr: String,
+    /// Its IPv6 addresses, if it has some.
+    cidr6: Option<String>,
     /// Where its names are asked for.
     #[schema(format = Ipv4)]
     resolver: String,
+    /// The same in IPv6.
+    #[schema(format = Ipv6)]
+    resolver6: Option<String>,
     /// How many VMs and sandboxes belong to it.
     member_count: i64,
     /// Which; not in lists.
@@ -50,6 +55,9 @@ pub struct MemberView {
     /// Its address in the network.
     #[schema(format = Ipv4)]
     address: String,
+    /// The same in IPv6, if the network has such addresses.
+    #[schema(format = Ipv6)]
+    address6: Option<String>,
 }
 
 /// What belongs to networks.
@@ -68,7 +76,9 @@ impl NetworkView {
             id: row.id.to_string(),
             name: row.name.clone(),
             cidr: row.cidr.to_string(),
+            cidr6: row.cidr6.map(|cidr6| cidr6.to_string()),
             resolver: resolver(row.cidr).to_string(),
+            resolver6: row.cidr6.map(|cidr6| resolver6(cidr6).to_string()),
             member_count,
             members: None,
             created_at: row.created_at,
@@ -79,7 +89,8 @@ impl NetworkView {
     /// The same with those who belong to it.
     pub fn with_members(row: &NetworkRow, members: &[MemberRow]) -> Self {
         let count = i64::try_from(members.len()).unwrap_or(i64::MAX);
-        Self { members: Some(members.iter().map(MemberView::from).collect()), ..Self::new(row, count) }
+        let members = members.iter().map(|member| MemberView::new(row, member)).collect();
+        Self { members: Some(members), ..Self::new(row, count) }
     }
 
     /// The path of the network.
@@ -88,13 +99,14 @@ impl NetworkView {
     }
 }
 
-impl From<&MemberRow> for MemberView {
-    fn from(member: &MemberRow) -> Self {
+impl MemberView {
+    fn new(network: &NetworkRow, member: &MemberRow) -> Self {
         Self {
             kind: member.kind.as_str(),
             id: member.id.to_string(),
             name: member.name.clone(),
             address: member.address.to_string(),
+            address6: network.cidr6.map(|cidr6| address6(network.cidr, member.address, cidr6).to_string()),
         }
     }
 }

@@ -14,7 +14,8 @@ pub struct CreateNetworkBody {
     /// Its addresses: a private IPv4 network from /16 to /28 that overlaps no other one of the project, nor
     /// 10.0.2.0/24. Where absent, the first free /24 of 10.128.0.0/9.
     cidr: Option<String>,
-    /// Its IPv6 addresses; 409 `not_supported`.
+    /// Its IPv6 addresses: a network of fd00::/8 from /48 to /64 that overlaps no other one of the project, nor
+    /// fd62:6572:7468::/48; or `none`. Where absent, a /64 made by chance.
     cidr6: Option<String>,
 }
 

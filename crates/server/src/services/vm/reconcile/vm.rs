@@ -8,6 +8,7 @@ mod record;
 use std::net::Ipv4Addr;
 use std::slice;
 
+use berth_domain::firewall::Rules;
 use berth_domain::host::gpu::PciAddress;
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::{KeysState, Want};
@@ -22,7 +23,7 @@ use super::capacity::{gpus, room};
 use super::reach::place;
 use super::{StepError, fault};
 use crate::db::network::MembershipRow;
-use crate::db::{machine, machine_gpu};
+use crate::db::{machine, machine_gpu, network};
 use crate::services::vm::Vms;
 use crate::services::vm::ops::rescue::IMAGE as RESCUE;
 use crate::services::vm::store;
@@ -47,6 +48,8 @@ pub struct Seen {
     vm: VmRow,
     disks: Vec<DiskRow>,
     gpus: Vec<PciAddress>,
+    /// Its firewall rules as its machine is told them.
+    rules: Rules,
     now: Timestamp,
 }
 
@@ -72,7 +75,8 @@ impl Life for VmLife {
         let disks = store::disk::peek_of_vm(self.vms.db(), *id).await?;
         let has_gpus = vm.gpu_config_count > 0;
         let gpus = if has_gpus { machine_gpu::of_machine(self.vms.db(), vm.machine.id).await? } else { Vec::new() };
-        Ok(Some(Seen { vm, disks, gpus, now: self.vms.clock().now() }))
+        let rules = self.rules(&vm).await?;
+        Ok(Some(Seen { vm, disks, gpus, rules, now: self.vms.clock().now() }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
@@ -153,7 +157,7 @@ impl Life for VmLife {
         }
         let mut tx = self.vms.db().begin().await?;
         if let Some(before) = still(&mut tx, seen).await?
-            && before.updated_at == seen.vm.updated_at
+            && (before.updated_at, before.work_at) == (seen.vm.updated_at, seen.vm.work_at)
         {
             let after = VmRow { work_at: until, ..before.clone() };
             store::vm::update(&mut tx, &before, &after).await?;
@@ -196,11 +200,21 @@ impl VmLife {
         Self { vms }
     }
 
+    /// A VM's rules as its machine is told them: with the addresses of whoever is in a group, of those whom its networks join
+    /// it to.
+    async fn rules(&self, vm: &VmRow) -> Result<Rules, StepError> {
+        if !vm.rules.has_groups() {
+            return Ok(vm.rules.clone());
+        }
+        let labelled = network::labelled(self.vms.db(), vm.machine.owner).await?;
+        Ok(vm.rules.with_groups(|label| network::group(&labelled, label)))
+    }
+
     async fn snapshot(&self, seen: &Seen) -> Result<Snapshot, StepError> {
         let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
-        let is_pending = vm.ports_pending || vm.rules != vm.applied_rules;
+        let is_pending = vm.ports_pending || seen.rules != vm.applied_rules;
         let is_pending = is_pending || self.vms.inbound(vm).is_ok_and(|ports| ports != vm.applied_ports);
         Ok(Snapshot {
             now: seen.now,
@@ -466,7 +480,7 @@ fn spec(seen: &Seen, ports: Vec<InboundPort>) -> Result<MachineSpec, StepError> 
         address,
         ports,
         networks: vm.networks.iter().map(MembershipRow::membership).collect(),
-        rules: vm.rules.clone(),
+        rules: seen.rules.clone(),
         goes_on: vm.has_memory,
         gpus: seen.gpus.clone(),
         rescue: vm.rescue_user.as_ref().map(|_| RESCUE.to_owned()),

@@ -5,6 +5,7 @@
 
 pub mod disk;
 pub mod image;
+pub mod name;
 pub mod operation;
 pub mod vm;
 

@@ -313,10 +313,10 @@ impl VmRow {
         Some(Reach::Own { address, ssh_port: machine.ssh_port.unwrap_or(SSH.port) })
     }
 
-    /// Whether its networks are told of a change: it has another name, or its machine runs from now on.
+    /// Whether its networks are told of a change: it has another name or other labels, or its machine runs from now on.
     fn is_another_member(&self, before: &Self) -> bool {
         let runs = |vm: &Self| vm.status == Status::Running;
-        self.name != before.name || (runs(self) && !runs(before))
+        self.name != before.name || self.labels != before.labels || (runs(self) && !runs(before))
     }
 
     /// What is counted of it: its size, while it holds the host's memory and processors.
