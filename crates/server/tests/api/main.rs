@@ -53,6 +53,7 @@ mod template;
 mod tenancy;
 mod token;
 mod ttl;
+mod unchanged;
 mod unread;
 mod upgrade;
 mod vm;

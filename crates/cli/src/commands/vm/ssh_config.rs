@@ -177,9 +177,9 @@ mod tests {
         ];
         let named: Vec<_> = names(&vms).into_iter().map(|(name, _)| name).collect();
         assert_eq!(named, ["web.berth", "cccccccccccc.berth"]);
-        let text = config(&vms, Path::new("/home/a b/known"), None).expect("settings");
+        let text = config(&vms, None).expect("settings");
         assert!(text.contains("\nHost web.berth bbbbbbbbbbbb.berth\n") && text.contains("\nHost cccccccccccc.berth\n"));
-        assert!(text.contains("UserKnownHostsFile \"/home/a b/known\"") && !text.contains("IdentityFile"), "{text}");
+        assert!(text.contains("  UserKnownHostsFile \"/") && !text.contains("IdentityFile"), "{text}");
     }
 
     #[test]
@@ -187,9 +187,9 @@ mod tests {
         for (host, user) in
             [("127.0.0.1\n  ProxyCommand x", "root"), ("127.0.0.1", "root\nx"), ("-oProxyCommand", "a"), ("", "a")]
         {
-            assert!(config(&[vm("web", 'a', at(host, user))], Path::new("/k"), None).is_err(), "{host:?} {user:?}");
+            assert!(config(&[vm("web", 'a', at(host, user))], None).is_err(), "{host:?} {user:?}");
         }
-        assert_eq!(quoted(Path::new("/a%b")).expect("a name"), "\"/a%%b\"");
+        assert_eq!(quoted(Path::new("/a b%c")).expect("a name"), "\"/a b%%c\"");
         assert!(quoted(Path::new("/a\"b")).is_err() && quoted(Path::new("/a\nb")).is_err());
     }
 }
