@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DataDisk, DiskSpec, Engine, Found, Gpu, ImageImport, ImageInfo, MachineSpec, Open, Started,
-    Usage,
+    Aim, Capacity, Console, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, Found, Gpu, ImageImport,
+    ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -22,6 +22,7 @@ use tokio::sync::{broadcast, watch};
 use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
+use crate::snapshots::Snapshots;
 
 /// How long a guest takes that does not let go of a disk.
 const HOLDS_ON: Duration = Duration::from_millis(100);
@@ -45,6 +46,7 @@ struct World {
     holds_on: bool,
     /// Disks with their sizes in GiB.
     disks: HashMap<DiskId, i64>,
+    snapshots: Snapshots,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -73,6 +75,7 @@ impl Default for SimulatedEngine {
             memories: HashSet::new(),
             holds_on: false,
             disks: HashMap::new(),
+            snapshots: Snapshots::default(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -234,6 +237,16 @@ impl SimulatedEngine {
         (machines, world.disks.len(), world.starts)
     }
 
+    /// How often a running machine is looked at before a snapshot of its disk is whole.
+    pub fn set_copying(&self, looks: u32) {
+        self.world().snapshots.looks = looks;
+    }
+
+    /// How many snapshots there are, whole ones and others.
+    pub fn snapshots(&self) -> (usize, usize) {
+        self.world().snapshots.counts()
+    }
+
     /// How large a disk is, in GiB.
     pub fn disk_gb(&self, disk: &str) -> Option<i64> {
         self.world().disks.get(&disk.parse().ok()?).copied()
@@ -351,7 +364,13 @@ impl Engine for SimulatedEngine {
         if self.world().stuck_gb == Some(disk.size_gb) {
             std::future::pending::<()>().await;
         }
-        self.world().disks.insert(disk.id, disk.size_gb);
+        let mut world = self.world();
+        if let DiskSource::Snapshot(id) = &disk.source
+            && !world.snapshots.is_whole(*id)
+        {
+            return Err(EngineError::Permanent("there is no such snapshot".into()));
+        }
+        world.disks.insert(disk.id, disk.size_gb);
         Ok(())
     }
 
@@ -375,6 +394,37 @@ impl Engine for SimulatedEngine {
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
         self.call("remove_disk").await?;
         if self.world().disks.remove(&id).is_some() {
+            std::fs::write(into.join(id.to_string()), "").expect("a file");
+        }
+        Ok(())
+    }
+
+    async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {
+        self.call("snapshot_disk").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        if !world.disks.contains_key(&snapshot.disk) {
+            return Err(EngineError::Permanent("there is no such disk".into()));
+        }
+        let runs = of.is_some_and(|aim| world.machines.get(&aim.id).is_some_and(|(now, _)| *now != Machine::Absent));
+        Ok(world.snapshots.make(snapshot.id, runs))
+    }
+
+    async fn remove_snapshot(&self, id: DiskSnapshotId, of: Option<Aim>) -> Result<()> {
+        self.call("remove_snapshot").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        world.snapshots.remove(id);
+        Ok(())
+    }
+
+    async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
+        self.call("remove_snapshot").await?;
+        if self.world().snapshots.remove(id) {
             std::fs::write(into.join(id.to_string()), "").expect("a file");
         }
         Ok(())
@@ -576,7 +626,11 @@ impl Engine for SimulatedEngine {
 
     async fn scan(&self) -> Result<Found> {
         let world = self.world();
-        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.keys().copied().collect() })
+        Ok(Found {
+            machines: world.machines.keys().copied().collect(),
+            disks: world.disks.keys().copied().collect(),
+            snapshots: world.snapshots.all(),
+        })
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {

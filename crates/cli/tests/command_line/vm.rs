@@ -262,6 +262,29 @@ async fn a_vm_that_is_off_is_given_another_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn snapshots_of_disks_are_taken_shown_and_deleted() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["disk", "create", "data", "--wait"]).await.status.success());
+    let taken = berth(&here, &["disk", "snapshot", "create", "--root", "root", "--name", "before"]).await;
+    assert!(taken.status.success() && out(&taken).contains("ready") && out(&taken).contains("root"), "{taken:?}");
+    assert!(berth(&here, &["disk", "snapshot", "create", "data"]).await.status.success());
+    let named = berth(&here, &["disk", "snapshot", "create", "data", "--name", "Big"]).await;
+    assert!(named.status.code() == Some(2) && err(&named).contains("--name"), "{named:?}");
+    for (words, count) in [(&["list"][..], 2), (&["list", "data"], 1), (&["list", "root", "--root"], 1)] {
+        let words: Vec<_> = ["disk", "snapshot"].into_iter().chain(words.iter().copied()).chain(["--json"]).collect();
+        let shown: Value = serde_json::from_str(&out(&berth(&here, &words).await)).expect("JSON");
+        assert_eq!(shown["data"].as_array().map(Vec::len), Some(count), "{words:?}: {shown}");
+    }
+    assert!(out(&berth(&here, &["disk", "snapshot", "get", "before"]).await).contains("before"));
+    let gone = berth(&here, &["disk", "snapshot", "delete", "before", "data", "--wait"]).await;
+    assert_eq!(out(&gone), "before deleted\ndata deleted\n", "{gone:?}");
+    here.platform.engine.refuse("snapshot_disk", EngineError::Permanent("it could not be read".into()));
+    let failed = berth(&here, &["disk", "snapshot", "create", "data"]).await;
+    assert!(failed.status.code() == Some(1) && err(&failed).contains("it could not be read"), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disk_comes_to_a_vm_that_runs_and_leaves_it() {
     let here = Here::start().await;
     here.platform.admin.running_vm("web").await;

@@ -19,8 +19,8 @@ const EMULATED: &str = "max,-erms,-fsrm,-la57";
 
 /// Emulation keeps at most so many MiB of translated code; QEMU's own default is a GiB.
 const TRANSLATED: &str = "tcg,tb-size=256";
-/// The node of the image that a root disk is a clone of.
-const BASE: &str = "base";
+/// The node of what a root disk is a clone of.
+pub(super) const BASE: &str = "base";
 /// What a place for a data disk is called before its number: a port that a guest sees something come to and leave.
 pub(super) const PLACE: &str = "place";
 
@@ -67,7 +67,7 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     boot(&mut args, &spec.boot);
     drive(&mut args, "d0", &spec.root, false);
     device(&mut args, "d0", &spec.root, "");
-    let seed = Drive { path: spec.seed.clone(), format: "raw", base: None, serial: "seed".into() };
+    let seed = Drive { path: spec.seed.clone(), format: "raw", bases: Vec::new(), serial: "seed".into() };
     drive(&mut args, "d1", &seed, true);
     device(&mut args, "d1", &seed, "");
     // Whoever carries its network connects here, and may do so again.
@@ -141,15 +141,20 @@ fn device(args: &mut Args, node: &str, drive: &Drive, more: &str) {
     args.pair("-device", format!("virtio-blk-pci,drive={node},serial={}{more}", escape(&drive.serial)));
 }
 
-/// A disk, and the image below it where there is one. What a disk's header says of other files is not asked for.
+/// A disk, and what it lies on where it does. What a disk's header says of other files is not asked for.
 fn drive(args: &mut Args, top: &str, drive: &Drive, read_only: bool) {
-    if let Some(base) = &drive.base {
-        node(args, BASE, base, "qcow2", true, &json!({"backing": null}));
-        node(args, top, &drive.path, drive.format, read_only, &json!({"backing": BASE}));
-    } else {
-        let lowest = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
-        node(args, top, &drive.path, drive.format, read_only, &lowest);
+    let mut below = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
+    for (depth, base) in drive.bases.iter().enumerate().rev() {
+        let name = base_of(depth);
+        node(args, &name, base, "qcow2", true, &below);
+        below = json!({"backing": name});
     }
+    node(args, top, &drive.path, drive.format, read_only, &below);
+}
+
+/// The node of what a root disk lies on, so many files below the nearest.
+fn base_of(depth: usize) -> String {
+    if depth == 0 { BASE.to_owned() } else { format!("{BASE}{depth}") }
 }
 
 fn node(args: &mut Args, name: &str, path: &Path, format: &str, read_only: bool, more: &Value) {
@@ -219,7 +224,7 @@ mod tests {
         let disk = |path: &str, serial: &str| Drive {
             path: path.into(),
             format: "qcow2",
-            base: (serial == "root").then(|| "/base.qcow2".into()),
+            bases: if serial == "root" { vec!["/base.qcow2".into()] } else { Vec::new() },
             serial: serial.into(),
         };
         Spec {

@@ -69,6 +69,7 @@ const STEPS: &[Step] = steps![
     40 "0040" "firewall",
     41 "0041" "suspended",
     42 "0042" "pool",
+    43 "0043" "disk_snapshots",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

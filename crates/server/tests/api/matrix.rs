@@ -74,7 +74,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "quota" | "events" | "usage" | "resource_usage") => Project(Roles::Read, Keys::Any),
             // A console that one types into changes things.
             ("get", "vms") if rest.ends_with("/console/ws") => Project(Roles::Change, Keys::Vm),
-            (_, "vms" | "disks" | "root_disks" | "ssh_keys") => Project(usual, Keys::Vm),
+            (_, "vms" | "disks" | "root_disks" | "disk_snapshots" | "ssh_keys") => Project(usual, Keys::Vm),
             (_, "networks") => Project(usual, Keys::VmOrSandbox),
             (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),
             _ => return None,

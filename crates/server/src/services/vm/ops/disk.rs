@@ -84,6 +84,30 @@ pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, reques
     Ok(row)
 }
 
+/// Has whoever has a disk look at it: its VM, or else its own worker.
+pub(super) async fn wake_owner(tx: &mut Tx, disk: &DiskRow, now: Timestamp) -> Result<()> {
+    if disk.vm.is_none() {
+        let woken = DiskRow { work_at: Some(now), updated_at: now, ..disk.clone() };
+        store::disk::update(tx, disk, &woken).await?;
+        tx.signal(Signal::Work("disks"));
+    }
+    wake_holder(tx, disk.vm, now).await
+}
+
+/// Refuses a disk that is at rest and being copied: who copies it and who has it next would not take turns.
+pub(super) async fn not_copied(tx: &mut Tx, disk: &DiskRow) -> Result<()> {
+    match store::disk_snapshot::open_of_disk(tx, disk.id).await?.first() {
+        Some(snapshot) => Err(Error::new(
+            Code::DiskInUse,
+            format!(
+                "The disk {} is being copied into the snapshot {}. Wait until that is ready.",
+                disk.id, snapshot.id
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
 /// Has the worker look at the VM that has a disk.
 async fn wake_holder(tx: &mut Tx, holder: Option<VmId>, now: Timestamp) -> Result<()> {
     let Some(holder) = holder else { return Ok(()) };
@@ -106,6 +130,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
         return if is_leaving(&before) { Err(leaving(&before)) } else { Ok(before) };
     }
     available(&before)?;
+    not_copied(&mut tx, &before).await?;
     if before.status != DiskStatus::Ready {
         return Err(Error::field("disk_id", format!("{id} is {}, not ready", before.status)));
     }
@@ -137,6 +162,7 @@ pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let moving = vm.as_ref().map(|vm| moving(vm, Move::Out)).transpose()?.flatten().map(|way| (way, now));
     let mut row = DiskRow { moving, message: None, updated_at: now, ..before.clone() };
     if moving.is_none() {
+        not_copied(&mut tx, &before).await?;
         row.release(now);
     }
     store::disk::update(&mut tx, &before, &row).await?;

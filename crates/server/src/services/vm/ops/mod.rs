@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod disk;
+pub mod disk_snapshot;
 pub mod firewall;
 pub mod image;
 pub mod resize;

@@ -13,6 +13,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::disk::not_copied;
 use super::with_disks::VmWithDisks;
 use super::{size, vm_not_found};
 use crate::config::Reached;
@@ -110,6 +111,7 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     let ssh_keys = chosen_key::with_chosen(tx, scope, &request.ssh_keys, &request.ssh_key_ids).await?;
     for disk in root.iter().chain(&attached) {
         available(disk)?;
+        not_copied(tx, disk).await?;
     }
     let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
     let places = membership::of_several(tx, &networks, count).await?;

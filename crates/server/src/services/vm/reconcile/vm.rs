@@ -26,6 +26,7 @@ use crate::db::{machine, machine_gpu};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
@@ -45,6 +46,7 @@ pub struct VmLife {
 pub struct Seen {
     vm: VmRow,
     disks: Vec<DiskRow>,
+    snapshots: Vec<DiskSnapshotRow>,
     gpus: Vec<PciAddress>,
     now: Timestamp,
 }
@@ -71,7 +73,8 @@ impl Life for VmLife {
         let disks = store::disk::peek_of_vm(self.vms.db(), *id).await?;
         let has_gpus = vm.gpu_config_count > 0;
         let gpus = if has_gpus { machine_gpu::of_machine(self.vms.db(), vm.machine.id).await? } else { Vec::new() };
-        Ok(Some(Seen { vm, disks, gpus, now: self.vms.clock().now() }))
+        let snapshots = store::disk_snapshot::open_of_vm(self.vms.db(), *id).await?;
+        Ok(Some(Seen { vm, disks, snapshots, gpus, now: self.vms.clock().now() }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
@@ -91,6 +94,7 @@ impl Life for VmLife {
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
+            Step::SnapshotDisk(id) => super::disk_snapshot::copy(&self.vms, id, Some(machine)).await,
             Step::GrowDisk(disk) => super::disk::grow(&self.vms, disk, Some(machine)).await,
             Step::AttachDisk(disk) => super::disk::attach(&self.vms, disk, machine).await,
             Step::DetachDisk { id, is_last } => super::disk::detach(&self.vms, id, machine, is_last).await,
@@ -227,7 +231,7 @@ impl VmLife {
             ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
-            disks: seen.disks.iter().map(disk).collect(),
+            disks: seen.disks.iter().map(|row| disk(row, &seen.snapshots)).collect(),
             expires_at: vm.expires_at,
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
@@ -410,8 +414,15 @@ impl VmLife {
 }
 
 /// A disk as a plan sees it.
-fn disk(row: &DiskRow) -> Disk {
-    Disk { id: row.id, status: row.status, message: row.message.clone(), grows: row.grows(), moving: row.moving }
+fn disk(row: &DiskRow, snapshots: &[DiskSnapshotRow]) -> Disk {
+    Disk {
+        id: row.id,
+        status: row.status,
+        message: row.message.clone(),
+        grows: row.grows(),
+        moving: row.moving,
+        snapshot: snapshots.iter().find(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open),
+    }
 }
 
 /// What a VM's owner is told while a disk of it is made.

@@ -137,10 +137,7 @@ impl DiskRow {
 
     /// Is no VM's any more. What its VM did for it, its own worker goes on with.
     pub fn release(&mut self, now: Timestamp) {
-        (self.vm, self.moving, self.updated_at) = (None, None, now);
-        if self.grows() {
-            self.work_at = Some(now);
-        }
+        (self.vm, self.moving, self.updated_at, self.work_at) = (None, None, now, Some(now));
     }
 
     /// What is under way for it, if it is ready.

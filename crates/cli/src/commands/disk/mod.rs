@@ -1,5 +1,7 @@
 //! Data disks and root disk volumes. A disk has a name and an id; commands take both.
 
+mod snapshot;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
@@ -110,6 +112,9 @@ pub enum DiskCommand {
         #[command(flatten)]
         waiting: WaitArgs,
     },
+    /// Snapshots of disks
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
     Delete {
@@ -179,6 +184,7 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             }
             one(context, &project, detached).await
         }
+        DiskCommand::Snapshot(command) => snapshot::run(context, &project, command).await,
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
