@@ -277,6 +277,14 @@ async fn snapshots_of_disks_are_taken_shown_and_deleted() {
         assert_eq!(shown["data"].as_array().map(Vec::len), Some(count), "{words:?}: {shown}");
     }
     assert!(out(&berth(&here, &["disk", "snapshot", "get", "before"]).await).contains("before"));
+    let again = berth(&here, &["disk", "create", "again", "--snapshot", "data", "--wait", "--json"]).await;
+    let again: Value = serde_json::from_str(&out(&again)).unwrap_or_else(|_| panic!("{again:?}"));
+    assert_eq!((&again["type"], &again["size_gb"]), (&json!("filesystem"), &json!(10)));
+    let small = berth(&here, &["disk", "create", "small", "--snapshot", "before"]).await;
+    assert!(small.status.code() == Some(2) && err(&small).contains("--snapshot"), "{small:?}");
+    let web =
+        berth(&here, &["vm", "create", "again", "--snapshot", "before", "--no-ssh-key", "--wait", "--json"]).await;
+    assert!(web.status.success(), "{web:?}");
     let gone = berth(&here, &["disk", "snapshot", "delete", "before", "data", "--wait"]).await;
     assert_eq!(out(&gone), "before deleted\ndata deleted\n", "{gone:?}");
     here.platform.engine.refuse("snapshot_disk", EngineError::Permanent("it could not be read".into()));

@@ -12,7 +12,7 @@
 
 use serde_json::Value;
 
-use super::disk::DiskStatus;
+use super::disk::{DiskKind, DiskStatus, DiskType};
 use crate::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::fields::{Fields, id};
@@ -88,9 +88,52 @@ pub fn on_create(status: DiskStatus, field: &str, disk: DiskId) -> Result<()> {
     Err(Error::field(field, format!("{disk} is {status}, not ready")))
 }
 
-/// Whether something may be made of a snapshot.
-pub fn on_use(status: DiskSnapshotStatus, id: DiskSnapshotId) -> Result<()> {
-    match status {
+/// A snapshot of which a disk is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Which.
+    pub id: DiskSnapshotId,
+    /// Where it stands.
+    pub status: DiskSnapshotStatus,
+    /// What the disk is for that it is of, and how a guest gets that.
+    pub of: (DiskKind, DiskType),
+    /// How large that disk was, in GiB.
+    pub size_gb: i64,
+    /// Where it lies.
+    pub region: &'a str,
+}
+
+/// A disk that is to be made of a snapshot, as it is wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What it is for, and how a guest gets it.
+    pub of: (DiskKind, DiskType),
+    /// How large it is to be, in GiB.
+    pub size_gb: i64,
+    /// Where.
+    pub region: &'a str,
+    /// The field of the request that names the snapshot, and the object of the request that describes the disk, with a dot
+    /// behind it.
+    pub fields: (&'a str, &'a str),
+}
+
+/// Whether a disk may be made of a snapshot.
+pub fn on_use(snapshot: Source<'_>, wanted: Wanted<'_>) -> Result<()> {
+    let (id, (field, disk)) = (snapshot.id, wanted.fields);
+    if snapshot.of.0 != wanted.of.0 {
+        return Err(Error::field(field, format!("{id} is of a {} disk", snapshot.of.0)));
+    }
+    if snapshot.of.1 != wanted.of.1 {
+        return Err(Error::field(format!("{disk}type"), format!("must be {}, as that of the snapshot", snapshot.of.1)));
+    }
+    if snapshot.region != wanted.region {
+        return Err(Error::field(field, format!("{id} lies in the region {}", snapshot.region)));
+    }
+    if snapshot.size_gb > wanted.size_gb {
+        let rule = format!("must be at least {}, the size of the snapshot", snapshot.size_gb);
+        return Err(Error::field(format!("{disk}size_gb"), rule));
+    }
+    match snapshot.status {
         DiskSnapshotStatus::Ready => Ok(()),
         status => Err(Error::new(
             Code::SnapshotNotReady,
@@ -157,7 +200,17 @@ mod tests {
             assert_eq!(on_create(status, "disk_id", disk).is_ok(), status == DiskStatus::Ready);
         }
         for &status in DiskSnapshotStatus::ALL {
-            assert_eq!(on_use(status, snapshot).is_ok(), status == Ready);
+            let of = (DiskKind::Data, DiskType::Block);
+            let source = Source { id: snapshot, status, of, size_gb: 10, region: "local" };
+            let wanted = Wanted { of, size_gb: 10, region: "local", fields: ("snapshot_id", "disk.") };
+            assert_eq!(on_use(source, wanted).is_ok(), status == Ready);
+            assert!(on_use(Source { status: Ready, ..source }, Wanted { size_gb: 11, ..wanted }).is_ok());
+            let refused = |wanted| on_use(source, wanted).unwrap_err().details[0].field.clone();
+            let of = |kind, disk_type| Wanted { of: (kind, disk_type), ..wanted };
+            assert_eq!(refused(of(DiskKind::Root, DiskType::Block)), "snapshot_id");
+            assert_eq!(refused(of(DiskKind::Data, DiskType::Filesystem)), "disk.type");
+            assert_eq!(refused(Wanted { region: "far", ..wanted }), "snapshot_id");
+            assert_eq!(refused(Wanted { size_gb: 9, ..wanted }), "disk.size_gb");
         }
     }
 

@@ -396,10 +396,7 @@ impl Engine for QemuEngine {
     }
 
     async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
-        for file in [self.snapshot_file(id), self.snapshot_note(id)] {
-            lost::put(&file, into).await.map_err(transient)?;
-        }
-        Ok(())
+        self.set_aside_files(id, into).await
     }
 
     async fn observe(&self, id: MachineId) -> Result<Machine> {

@@ -70,6 +70,7 @@ const STEPS: &[Step] = steps![
     41 "0041" "suspended",
     42 "0042" "pool",
     43 "0043" "disk_snapshots",
+    44 "0044" "disks_of_snapshots",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -225,6 +225,92 @@ async fn a_disk_that_is_copied_at_rest_stays_where_it_is() {
     assert_eq!(caller.act(&format!("/disks/{data}/detach")).await.status, 200);
 }
 
+/// The body of a VM that begins with a snapshot.
+fn vm_of(snapshot: &str, size_gb: i64) -> Value {
+    let mut body = berth_testkit::vm("again");
+    body["snapshot_id"] = json!(snapshot);
+    body["root_disk"] = json!({"create_disk_request": {"name": "again", "size_gb": size_gb}});
+    body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_and_vms_are_made_of_snapshots_which_may_go_then() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let vm = caller.running_vm("web").await;
+    let root = root_of(&caller.get(&format!("/vms/{vm}")).await.body);
+    let (data, of_root) = (disk(caller, 10).await, ready(caller, json!({"root_disk_id": root})).await);
+    let of_data = ready(caller, json!({"disk_id": data})).await;
+    let new =
+        json!({"name": "more", "type": "filesystem", "size_gb": 12, "region_id": "local", "snapshot_id": of_data});
+    let made = caller.post("/disks", new).await;
+    assert_eq!((made.status, &made.body["snapshot_id"]), (201, &json!(of_data)));
+    let path = format!("/disks/{}", made.id());
+    caller.until("the disk", async |caller: Caller| caller.get(&path).await.body["status"] == "ready").await;
+    let mut body = vm_of(&of_root, 20);
+    let new = json!({"name": "beside", "type": "filesystem", "size_gb": 10, "snapshot_id": of_data});
+    body["data_disks"] = json!({"create_disks": [new]});
+    body["count"] = json!(2);
+    let made = caller.post("/vms", body).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    for again in made.body["data"].as_array().expect("VMs") {
+        let again = again["id"].as_str().expect("an id");
+        let again = caller.reaches(again, "running").await;
+        let volume = caller.get(&format!("/root_disks/{}", root_of(&again))).await.body;
+        assert_eq!((&volume["snapshot_id"], &volume["image_id"]), (&json!(of_root), &json!("micro")));
+        assert_eq!(again["ssh"]["user"], caller.get(&format!("/vms/{vm}")).await.body["ssh"]["user"]);
+    }
+    for id in [of_root, of_data] {
+        assert_eq!(caller.delete(&format!("/disk_snapshots/{id}")).await.status, 202);
+        gone(caller, &format!("/disk_snapshots/{id}")).await;
+        assert_eq!(caller.get(&path).await.body["status"], "ready");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_snapshot_cannot_become_is_refused() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let vm = caller.running_vm("web").await;
+    let root = root_of(&caller.get(&format!("/vms/{vm}")).await.body);
+    let data = disk(caller, 12).await;
+    let of_root = ready(caller, json!({"root_disk_id": root})).await;
+    let of_data = ready(caller, json!({"disk_id": data})).await;
+    let new = |kind: &str, size_gb: i64, snapshot: &str| json!({"name": "more", "type": kind, "size_gb": size_gb, "region_id": "local", "snapshot_id": snapshot});
+    let refused = async |path: &str, body: Value, field: &str| {
+        let answer = caller.post(path, body).await;
+        assert!(answer.status == 400 && answer.names(field), "{answer:?}");
+    };
+    refused("/disks", new("filesystem", 11, &of_data), "size_gb").await;
+    refused("/disks", new("block", 12, &of_data), "type").await;
+    refused("/disks", new("block", 20, &of_root), "snapshot_id").await;
+    refused("/disks", new("block", 20, "x"), "snapshot_id").await;
+    let unknown = Uuid::now_v7().to_string();
+    caller.post("/disks", new("block", 12, &unknown)).await.refused(404, "snapshot_not_found");
+    refused("/vms", vm_of(&of_data, 20), "snapshot_id").await;
+    caller.post("/vms", vm_of(&unknown, 20)).await.refused(404, "snapshot_not_found");
+    let mut both = vm_of(&of_root, 20);
+    both["root_disk"]["create_disk_request"]["image_id"] = json!("micro");
+    refused("/vms", both, "root_disk.create_disk_request.image_id").await;
+    let mut body = vm_of(&of_root, 20);
+    body["data_disks"] =
+        json!({"create_disks": [{"name": "d", "type": "block", "size_gb": 12, "snapshot_id": of_data}]});
+    refused("/vms", body, "data_disks.create_disks[0].type").await;
+    let mut body = vm_of(&of_root, 20);
+    body["root_disk"] = json!({"attach_disk_request": {"disk_id": root}});
+    refused("/vms", body, "snapshot_id").await;
+    // Only one that is ready is used, and one that is being used stays.
+    platform.engine.refuse("snapshot_disk", EngineError::Transient("slow".into()));
+    let late = asked(caller, json!({"disk_id": data})).await;
+    caller.post("/disks", new("filesystem", 12, &late)).await.refused(409, "snapshot_not_ready");
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let made = caller.post("/disks", new("filesystem", 12, &of_data)).await.id();
+    let snapshot = format!("/disk_snapshots/{of_data}");
+    caller.delete(&snapshot).await.refused(409, "conflict");
+    assert_eq!(caller.delete(&format!("/disks/{made}")).await.status, 204);
+    assert_eq!(caller.delete(&snapshot).await.status, 202);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_told() {
     let platform = Platform::start().await;

@@ -4,7 +4,7 @@ use anyhow::Result;
 use berth_client::{DiskSnapshot, NewDiskSnapshot, Page, ProjectClient};
 use clap::{Args, Subcommand};
 
-use super::{find_data, find_root};
+use super::find::{find_data, find_root};
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output::{self, Table};

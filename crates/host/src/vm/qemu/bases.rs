@@ -15,7 +15,7 @@ use berth_qemu::{disk, image};
 
 use super::{DiskSpec, QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
-use crate::{EngineError, Result, lost};
+use crate::{EngineError, Result, fault, lost};
 
 /// Most files that a root disk lies on. Each costs a look where the one above has nothing, and an open file.
 const LONGEST: usize = 4;
@@ -131,6 +131,7 @@ impl QemuEngine {
         // Where it is, the folder is whole.
         let half = to.join("half.json");
         std::fs::write(&half, text).map_err(transient)?;
+        fault::point("disk.of_snapshot.based").await.map_err(transient)?;
         std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)?;
         Ok(to)
     }

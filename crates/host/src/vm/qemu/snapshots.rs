@@ -4,7 +4,7 @@
 //! ([`super::bases`]), so that it can be removed at any time. A snapshot of a data disk is a file that lies on none, and what
 //! is made from it is a copy: data disks stay raw, with nothing below.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use berth_domain::ids::{DiskSnapshotId, MachineId};
 use berth_qemu::machine::{self, Drive, snapshot};
@@ -13,7 +13,7 @@ use berth_qemu::{disk, host};
 use super::disks::in_time;
 use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
-use crate::{EngineError, Result, fault};
+use crate::{EngineError, Result, fault, lost};
 
 impl QemuEngine {
     /// Where snapshots lie.
@@ -100,6 +100,15 @@ impl QemuEngine {
         Ok(())
     }
 
+    /// Moves the files of a snapshot into a folder. What is half made serves nobody.
+    pub(super) async fn set_aside_files(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
+        disk::remove(&self.half_made(id)).await.map_err(qemu_failed)?;
+        for file in [self.snapshot_file(id), self.snapshot_note(id)] {
+            lost::put(&file, into).await.map_err(transient)?;
+        }
+        Ok(())
+    }
+
     /// Makes a disk of what a snapshot has.
     pub(super) async fn from_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
         if self.snapshot_note(id).exists() {
@@ -116,12 +125,13 @@ impl QemuEngine {
         snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
         let raw = Drive { path: half.clone(), format: "raw", ..drive };
         machine::grow_file(&raw, gib(spec.size_gb)).await.map_err(qemu_failed)?;
+        fault::point("disk.of_snapshot.unpacked").await.map_err(transient)?;
         tokio::fs::rename(&half, &file).await.map_err(transient)
     }
 }
 
 /// Has a file outlive a loss of power.
-async fn sync(path: &std::path::Path) -> Result<()> {
+async fn sync(path: &Path) -> Result<()> {
     let file = tokio::fs::File::open(path).await.map_err(transient)?;
     file.sync_all().await.map_err(transient)
 }

@@ -1,11 +1,13 @@
 //! Verbs on root disk volumes and data disks.
 
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::DiskId;
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DATA_DISKS, ResizeDisk};
 use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, Result};
 
+use super::disk_snapshot::{check, not_copied};
+use super::holder::wake_holder;
 use super::vm::{available, new_disk};
 use super::{vm_not_found, volume_not_found};
 use crate::db::audit::Audit;
@@ -31,7 +33,8 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     }
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
-    disk.work_at = Some(now);
+    check(&mut tx, scope.into(), wanted, &request.region_id, "").await?;
+    (disk.snapshot, disk.work_at) = (wanted.snapshot_id, Some(now));
     quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
@@ -82,42 +85,6 @@ pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, reques
     wake_holder(&mut tx, row.vm, now).await?;
     tx.commit().await?;
     Ok(row)
-}
-
-/// Has whoever has a disk look at it: its VM, or else its own worker.
-pub(super) async fn wake_owner(tx: &mut Tx, disk: &DiskRow, now: Timestamp) -> Result<()> {
-    if disk.vm.is_none() {
-        let woken = DiskRow { work_at: Some(now), updated_at: now, ..disk.clone() };
-        store::disk::update(tx, disk, &woken).await?;
-        tx.signal(Signal::Work("disks"));
-    }
-    wake_holder(tx, disk.vm, now).await
-}
-
-/// Refuses a disk that is at rest and being copied: who copies it and who has it next would not take turns.
-pub(super) async fn not_copied(tx: &mut Tx, disk: &DiskRow) -> Result<()> {
-    match store::disk_snapshot::open_of_disk(tx, disk.id).await?.first() {
-        Some(snapshot) => Err(Error::new(
-            Code::DiskInUse,
-            format!(
-                "The disk {} is being copied into the snapshot {}. Wait until that is ready.",
-                disk.id, snapshot.id
-            ),
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Has the worker look at the VM that has a disk.
-async fn wake_holder(tx: &mut Tx, holder: Option<VmId>, now: Timestamp) -> Result<()> {
-    let Some(holder) = holder else { return Ok(()) };
-    if let Some(before) = store::vm::load(&mut *tx, holder).await? {
-        let vm = VmRow { work_at: Some(now), updated_at: now, ..before.clone() };
-        store::vm::update(tx, &before, &vm).await?;
-    }
-    tx.signal(Signal::Work("vms"));
-    tx.signal(Signal::Row("vms", holder.0));
-    Ok(())
 }
 
 /// Attaches a data disk to a VM: to one that is off from the next start on, to one that runs after the answer.

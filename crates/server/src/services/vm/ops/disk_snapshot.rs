@@ -1,18 +1,20 @@
 //! Verbs on snapshots of disks. Each is a wish, which the owner of the disk carries out.
 
 use berth_domain::ids::DiskSnapshotId;
-use berth_domain::vm::disk_snapshot::{CreateDiskSnapshot, on_create};
+use berth_domain::vm::disk_snapshot::{CreateDiskSnapshot, Wanted, on_create, on_use};
+use berth_domain::vm::request::NewDisk;
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
-use super::disk::wake_owner;
+use super::holder::wake_owner;
 use crate::db::audit::Audit;
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota;
+use crate::services::vm::store::Tenant;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::wire::disk_snapshot::DiskSnapshotView;
@@ -89,6 +91,45 @@ fn new_snapshot(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
     }
 }
 
+/// Refuses a disk that is at rest and being copied: who copies it and who has it next would not take turns.
+pub(super) async fn not_copied(tx: &mut Tx, disk: &DiskRow) -> Result<()> {
+    match store::disk_snapshot::open_of_disk(tx, disk.id).await?.first() {
+        Some(snapshot) => Err(Error::new(
+            Code::DiskInUse,
+            format!(
+                "The disk {} is being copied into the snapshot {}. Wait until that is ready.",
+                disk.id, snapshot.id
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The snapshot that a disk is to be made of, which may be.
+pub(super) async fn source(
+    tx: &mut Tx,
+    tenant: Tenant,
+    id: DiskSnapshotId,
+    wanted: Wanted<'_>,
+) -> Result<DiskSnapshotRow> {
+    let snapshot = store::disk_snapshot::find(tx, tenant, id).await?.ok_or_else(|| Error {
+        code: Code::SnapshotNotFound,
+        ..Error::field(wanted.fields.0, format!("there is no snapshot {id} in this project"))
+    })?;
+    on_use(snapshot.source(), wanted)?;
+    Ok(snapshot)
+}
+
+/// Refuses a data disk that is to be made of a snapshot which it cannot be made of. `object` is the part of the request that
+/// describes it, with a dot behind it.
+pub(super) async fn check(tx: &mut Tx, tenant: Tenant, disk: &NewDisk, region: &str, object: &str) -> Result<()> {
+    let Some(id) = disk.snapshot_id else { return Ok(()) };
+    let field = format!("{object}snapshot_id");
+    let of = (DiskKind::Data, disk.kind);
+    let wanted = Wanted { of, size_gb: disk.size_gb, region, fields: (&field, object) };
+    source(tx, tenant, id, wanted).await.map(drop)
+}
+
 /// Records the wish to delete a snapshot. One that is being copied is given up.
 pub async fn delete(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<()> {
     let now = vms.clock().now();
@@ -96,6 +137,10 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<()> 
     let before = store::disk_snapshot::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
     if before.status == DiskSnapshotStatus::Deleting {
         return Ok(());
+    }
+    if let Some(disk) = store::disk::unmade_of(&mut tx, id).await? {
+        let message = format!("The disk {} is being made of this snapshot. Wait until it is, or delete it.", disk.id);
+        return Err(Error::new(Code::Conflict, message));
     }
     let row = DiskSnapshotRow {
         status: DiskSnapshotStatus::Deleting,

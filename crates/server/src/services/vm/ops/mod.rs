@@ -5,6 +5,7 @@ pub mod admin;
 pub mod disk;
 pub mod disk_snapshot;
 pub mod firewall;
+mod holder;
 pub mod image;
 pub mod resize;
 mod size;

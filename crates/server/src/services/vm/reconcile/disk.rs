@@ -277,6 +277,9 @@ async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(),
 }
 
 fn source(disk: &DiskRow) -> Result<DiskSource> {
+    if let Some(snapshot) = disk.snapshot {
+        return Ok(DiskSource::Snapshot(snapshot));
+    }
     match (disk.kind, disk.disk_type) {
         (DiskKind::Root, _) => {
             disk.image_id.clone().map(DiskSource::Image).ok_or_else(|| Error::internal("a root disk without an image"))

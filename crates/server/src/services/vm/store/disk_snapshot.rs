@@ -3,7 +3,7 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{DiskId, DiskSnapshotId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
-use berth_domain::vm::disk_snapshot::{Open, is_open};
+use berth_domain::vm::disk_snapshot::{Open, Source, is_open};
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskType};
 
 use super::Tenant;
@@ -136,6 +136,12 @@ impl DiskSnapshotRow {
     /// What its disk's owner has to do something about.
     pub const fn open(&self) -> Open {
         Open { id: self.id, after: self.look_at }
+    }
+
+    /// What a disk that is made of it has to know.
+    pub fn source(&self) -> Source<'_> {
+        let of = (self.kind, self.disk_type);
+        Source { id: self.id, status: self.status, of, size_gb: self.size_gb, region: &self.region_id }
     }
 
     /// What is counted of it: the whole size of its disk, from when it is ready until its owner has it deleted.
