@@ -33,6 +33,7 @@ enum Kind {
     SshKey,
     Template,
     Snapshot,
+    DiskSnapshot,
     Image,
     Size,
     Project,
@@ -86,6 +87,7 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("network" | "networks", "vm" | "sandbox" | "network") => Kind::Network,
         ("ssh_keys", "ssh-key") => Kind::SshKey,
         ("template" | "templates", _) => Kind::Template,
+        ("snapshot" | "snapshots", "disk" | "vm") => Kind::DiskSnapshot,
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
         ("image", "vm" | "image") | ("images", _) => Kind::Image,
         ("size", "vm") => Kind::Size,
@@ -146,6 +148,9 @@ async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
             let roots = roots.data.into_iter().map(|disk| disk.name);
             data.data.into_iter().map(|disk| disk.name).chain(roots).collect()
         }
+        Kind::DiskSnapshot => {
+            context.project()?.disk_snapshots(page).await?.data.into_iter().map(|one| one.name).collect()
+        }
         Kind::Network => context.project()?.networks(page).await?.data.into_iter().map(|one| one.name).collect(),
         Kind::SshKey => {
             let own = context.typed_project().is_none() && api_key().is_none();
@@ -179,6 +184,9 @@ mod tests {
             ("vms", true, &["vm", "delete"][..], Some(Kind::Vm)),
             ("disk", true, &["disk", "get"], Some(Kind::Disk)),
             ("disk", false, &["vm", "create"], None),
+            ("snapshot", false, &["vm", "create"], Some(Kind::DiskSnapshot)),
+            ("snapshots", true, &["disk", "snapshot", "delete"], Some(Kind::DiskSnapshot)),
+            ("snapshot", true, &["sandbox", "snapshot", "show"], Some(Kind::Snapshot)),
             ("networks", false, &["vm", "create"], Some(Kind::Network)),
             ("network", true, &["network", "rename"], Some(Kind::Network)),
             ("networks", false, &["key", "create"], None),

@@ -151,6 +151,7 @@ mod tests {
             "vm create a",
             "vm stop a",
             "disk create a",
+            "disk snapshot create a",
             "sandbox pause a",
             "sandbox delete a",
             "sandbox fork a",
@@ -181,6 +182,7 @@ mod tests {
         for noun in [
             "vm",
             "disk",
+            "disk snapshot",
             "network",
             "image",
             "sandbox",

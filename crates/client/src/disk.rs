@@ -18,6 +18,9 @@ pub struct RootDisk {
     pub size_gb: i64,
     /// Image.
     pub image_id: String,
+    /// The snapshot that it was made of, which may be gone.
+    #[serde(default)]
+    pub snapshot_id: Option<String>,
     /// Its status.
     pub status: String,
     /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
@@ -50,6 +53,9 @@ pub struct DataDisk {
     pub size_gb: i64,
     /// Region.
     pub region_id: String,
+    /// The snapshot that it was made of, which may be gone.
+    #[serde(default)]
+    pub snapshot_id: Option<String>,
     /// Its status.
     pub status: String,
     /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
@@ -79,6 +85,9 @@ pub struct NewDataDisk {
     pub size_gb: i64,
     /// Region.
     pub region_id: String,
+    /// The snapshot that it begins as; else it is empty.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
 }
 
 impl ProjectClient {

@@ -139,6 +139,9 @@ pub struct CreateVm {
     pub plan_id: String,
     /// Its root disk.
     pub root_disk: RootDiskChoice,
+    /// The snapshot that a new root disk begins as, in place of an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_id: Option<String>,
     /// Its data disks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_disks: Option<DataDisks>,
@@ -196,8 +199,9 @@ pub struct CreateRootDisk {
     pub name: String,
     /// 20 to 2048 GiB.
     pub size_gb: i64,
-    /// Image.
-    pub image_id: String,
+    /// Image; none where the VM begins with a snapshot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_id: Option<String>,
 }
 
 /// Data disks of a new VM.

@@ -51,6 +51,8 @@ ids! {
     VmId;
     /// A disk: root disk volume or data disk.
     DiskId;
+    /// A snapshot of a disk.
+    DiskSnapshotId;
     /// One operation on a VM.
     OperationId;
     /// A sandbox.
@@ -83,6 +85,13 @@ impl DiskId {
     /// The serial the guest sees: the last 20 hexadecimal digits of the id (virtio allows 20).
     pub fn serial(self) -> String {
         self.0.simple().to_string().split_off(12)
+    }
+}
+
+impl DiskSnapshotId {
+    /// What a machine that makes it calls it: as [`DiskId::serial`].
+    pub fn serial(self) -> String {
+        DiskId(self.0).serial()
     }
 }
 

@@ -37,6 +37,8 @@ words! {
         RootDisk = "root_disk",
         /// A data disk, while it is there.
         Disk = "disk",
+        /// A snapshot of a disk, while it is there.
+        DiskSnapshot = "disk_snapshot",
         /// A sandbox, while it is `Ready`.
         Sandbox = "sandbox",
         /// A sandbox's snapshot, while it is there.
@@ -59,7 +61,7 @@ impl Kind {
     pub const fn unit(self) -> Unit {
         match self {
             Self::Vm | Self::Sandbox => Unit::Seconds,
-            Self::RootDisk | Self::Disk | Self::Snapshot => Unit::GibHours,
+            Self::RootDisk | Self::Disk | Self::DiskSnapshot | Self::Snapshot => Unit::GibHours,
         }
     }
 }

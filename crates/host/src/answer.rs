@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{
-    Ask, Question, disk, host, image, layer, memory, network, sandbox, template, upload, vm,
+    Ask, Question, disk, disk_snapshot, host, image, layer, memory, network, sandbox, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::names::Slug;
@@ -21,8 +21,9 @@ use crate::sandbox::SandboxEngine;
 use crate::vm::{Engine, ImageImport, ImageInfo};
 use crate::{EngineError, Result};
 
-/// The folder of disks that were set aside.
+/// The folders of disks and of snapshots that were set aside.
 const DISKS: &str = "disks";
+const SNAPSHOTS: &str = "snapshots";
 
 /// A host: its engines, and where it sets aside what no row owns.
 pub struct Host {
@@ -63,6 +64,7 @@ impl Host {
             Ask::Host(ask) => self.of_host(ask).await,
             Ask::Image(ask) => self.of_image(ask).await,
             Ask::Disk(ask) => self.of_disk(ask).await,
+            Ask::DiskSnapshot(ask) => self.of_disk_snapshot(ask).await,
             Ask::Vm(ask) => self.of_vm(ask).await,
             Ask::Layer(ask) => self.of_layer(ask).await,
             Ask::Memory(memory::Ask::Remove(q)) => say(&q, self.sandbox.remove_memory(q.id).await),
@@ -130,6 +132,18 @@ impl Host {
             A::SetAside(q) => {
                 let into = self.aside(DISKS, q.at).await?;
                 say(&q, self.vm.set_aside_disk(q.id, &into).await)
+            }
+        }
+    }
+
+    async fn of_disk_snapshot(&self, ask: disk_snapshot::Ask) -> Result<Value> {
+        use disk_snapshot::Ask as A;
+        match ask {
+            A::Make(q) => say(&q, self.vm.snapshot_disk(&q.snapshot, q.of).await),
+            A::Remove(q) => say(&q, self.vm.remove_snapshot(q.id, q.of).await),
+            A::SetAside(q) => {
+                let into = self.aside(SNAPSHOTS, q.at).await?;
+                say(&q, self.vm.set_aside_snapshot(q.id, &into).await)
             }
         }
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DataDisk, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo,
-    MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys,
+    ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -22,6 +22,7 @@ use tokio::sync::{broadcast, watch};
 use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
+use crate::snapshots::Snapshots;
 
 /// What a picture of a screen is made of, and how many bytes it has: more than what is under way at a time.
 const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -52,6 +53,7 @@ struct World {
     disks: HashMap<DiskId, i64>,
     /// What each root disk was cloned from, in order.
     clones: HashMap<DiskId, Vec<String>>,
+    snapshots: Snapshots,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -82,6 +84,7 @@ impl Default for SimulatedEngine {
             has_agent: false,
             disks: HashMap::new(),
             clones: HashMap::new(),
+            snapshots: Snapshots::default(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -248,6 +251,16 @@ impl SimulatedEngine {
         (machines, world.disks.len(), world.starts)
     }
 
+    /// How often a running machine is looked at before a snapshot of its disk is whole.
+    pub fn set_copying(&self, looks: u32) {
+        self.world().snapshots.looks = looks;
+    }
+
+    /// How many snapshots there are, whole ones and others.
+    pub fn snapshots(&self) -> (usize, usize) {
+        self.world().snapshots.counts()
+    }
+
     /// How large a disk is, in GiB.
     pub fn disk_gb(&self, disk: &str) -> Option<i64> {
         self.world().disks.get(&disk.parse().ok()?).copied()
@@ -377,6 +390,11 @@ impl Engine for SimulatedEngine {
             std::future::pending::<()>().await;
         }
         let mut world = self.world();
+        if let DiskSource::Snapshot(id) = &disk.source
+            && !world.snapshots.is_whole(*id)
+        {
+            return Err(EngineError::Permanent("there is no such snapshot".into()));
+        }
         if world.disks.insert(disk.id, disk.size_gb).is_none() {
             world.cloned(disk);
         }
@@ -403,6 +421,37 @@ impl Engine for SimulatedEngine {
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
         self.call("remove_disk").await?;
         if self.world().disks.remove(&id).is_some() {
+            std::fs::write(into.join(id.to_string()), "").expect("a file");
+        }
+        Ok(())
+    }
+
+    async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {
+        self.call("snapshot_disk").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        if !world.disks.contains_key(&snapshot.disk) {
+            return Err(EngineError::Permanent("there is no such disk".into()));
+        }
+        let runs = of.is_some_and(|aim| world.machines.get(&aim.id).is_some_and(|(now, _)| *now != Machine::Absent));
+        Ok(world.snapshots.make(snapshot.id, runs))
+    }
+
+    async fn remove_snapshot(&self, id: DiskSnapshotId, of: Option<Aim>) -> Result<()> {
+        self.call("remove_snapshot").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        world.snapshots.remove(id);
+        Ok(())
+    }
+
+    async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
+        self.call("remove_snapshot").await?;
+        if self.world().snapshots.remove(id) {
             std::fs::write(into.join(id.to_string()), "").expect("a file");
         }
         Ok(())
@@ -638,7 +687,11 @@ impl Engine for SimulatedEngine {
 
     async fn scan(&self) -> Result<Found> {
         let world = self.world();
-        Ok(Found { machines: world.machines.keys().copied().collect(), disks: world.disks.keys().copied().collect() })
+        Ok(Found {
+            machines: world.machines.keys().copied().collect(),
+            disks: world.disks.keys().copied().collect(),
+            snapshots: world.snapshots.all(),
+        })
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {

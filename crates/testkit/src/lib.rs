@@ -14,6 +14,7 @@ mod platform;
 mod refusals;
 mod sandboxes;
 mod service;
+mod snapshots;
 pub mod upstream;
 
 pub use body::{key, vm};

@@ -265,6 +265,37 @@ async fn a_vm_that_is_off_is_given_another_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn snapshots_of_disks_are_taken_shown_and_deleted() {
+    let here = Here::start().await;
+    here.platform.admin.running_vm("web").await;
+    assert!(berth(&here, &["disk", "create", "data", "--wait"]).await.status.success());
+    let taken = berth(&here, &["disk", "snapshot", "create", "--root", "root", "--name", "before"]).await;
+    assert!(taken.status.success() && out(&taken).contains("ready") && out(&taken).contains("root"), "{taken:?}");
+    assert!(berth(&here, &["disk", "snapshot", "create", "data"]).await.status.success());
+    let named = berth(&here, &["disk", "snapshot", "create", "data", "--name", "Big"]).await;
+    assert!(named.status.code() == Some(2) && err(&named).contains("--name"), "{named:?}");
+    for (words, count) in [(&["list"][..], 2), (&["list", "data"], 1), (&["list", "root", "--root"], 1)] {
+        let words: Vec<_> = ["disk", "snapshot"].into_iter().chain(words.iter().copied()).chain(["--json"]).collect();
+        let shown: Value = serde_json::from_str(&out(&berth(&here, &words).await)).expect("JSON");
+        assert_eq!(shown["data"].as_array().map(Vec::len), Some(count), "{words:?}: {shown}");
+    }
+    assert!(out(&berth(&here, &["disk", "snapshot", "get", "before"]).await).contains("before"));
+    let again = berth(&here, &["disk", "create", "again", "--snapshot", "data", "--wait", "--json"]).await;
+    let again: Value = serde_json::from_str(&out(&again)).unwrap_or_else(|_| panic!("{again:?}"));
+    assert_eq!((&again["type"], &again["size_gb"]), (&json!("filesystem"), &json!(10)));
+    let small = berth(&here, &["disk", "create", "small", "--snapshot", "before"]).await;
+    assert!(small.status.code() == Some(2) && err(&small).contains("--snapshot"), "{small:?}");
+    let web =
+        berth(&here, &["vm", "create", "again", "--snapshot", "before", "--no-ssh-key", "--wait", "--json"]).await;
+    assert!(web.status.success(), "{web:?}");
+    let gone = berth(&here, &["disk", "snapshot", "delete", "before", "data", "--wait"]).await;
+    assert_eq!(out(&gone), "before deleted\ndata deleted\n", "{gone:?}");
+    here.platform.engine.refuse("snapshot_disk", EngineError::Permanent("it could not be read".into()));
+    let failed = berth(&here, &["disk", "snapshot", "create", "data"]).await;
+    assert!(failed.status.code() == Some(1) && err(&failed).contains("it could not be read"), "{failed:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_disk_comes_to_a_vm_that_runs_and_leaves_it() {
     let here = Here::start().await;
     here.platform.admin.running_vm("web").await;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use berth_domain::vm::disk::DiskStep;
+use berth_domain::vm::disk_snapshot::DiskSnapshotStep;
 use berth_domain::vm::plan::StepKind;
 use berth_testkit::{Caller, Service, eventually, token_in, vm};
 use reqwest::Method;
@@ -76,6 +77,29 @@ const GROWTH_OF_VM: &[&str] = &["vm.grow_disk.before", "disk.grow.placed", "disk
 /// Of a data disk that comes to a VM that runs, and leaves it.
 const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.attach_disk.after"];
 const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
+/// Of a disk that no VM has, and of one of a VM that runs.
+const COPY: &[&str] = &[
+    "disk.snapshot.before",
+    "disk.snapshot.begun",
+    "disk.snapshot.copied",
+    "disk.snapshot.whole",
+    "disk.snapshot.done",
+    "disk.snapshot.after",
+];
+const COPY_OF_VM: &[&str] = &[
+    "vm.snapshot_disk.before",
+    "disk.snapshot.begun",
+    "disk.snapshot.underway",
+    "vm.snapshot_disk.after",
+    "disk.snapshot.copied",
+    "disk.snapshot.whole",
+    "disk.snapshot.done:2",
+    "vm.snapshot_disk.after:2",
+];
+/// Of a copy that is not wanted any more while a machine makes it.
+const GIVEN_UP: &[&str] = &["vm.snapshot_disk.before:2", "disk.snapshot.given_up"];
+const COPY_REMOVED: &[&str] =
+    &["disk_snapshot.remove.before", "disk_snapshot.remove.done", "disk_snapshot.remove.after"];
 const PORTS: &[&str] = &["vm.set_ports.before", "vm.set_ports.done", "vm.set_ports.after"];
 const KEYS: &[&str] = &["vm.set_keys.before", "vm.set_keys.done", "vm.set_keys.after"];
 const SUSPENSION: &[&str] = &[
@@ -133,11 +157,14 @@ pub async fn leaves_nothing(service: &Service, caller: &Caller, id: &str) {
 
 /// Deletes the disks, and asserts that the host has nothing any more, the process of a machine neither.
 async fn nothing_is_left(service: &Service, caller: &Caller, process: Option<Pid>) {
+    for snapshot in caller.get("/disk_snapshots").await.body["data"].as_array().expect("a list") {
+        caller.delete(&format!("/disk_snapshots/{}", snapshot["id"].as_str().expect("an id"))).await;
+    }
     for disk in caller.get("/disks").await.body["data"].as_array().expect("a list") {
         caller.delete(&format!("/disks/{}", disk["id"].as_str().expect("an id"))).await;
     }
     eventually("an empty host", 30, || {
-        (service.files("machines").is_empty() && service.files("disks").is_empty()).then_some(())
+        ["machines", "disks", "snapshots"].iter().all(|folder| service.files(folder).is_empty()).then_some(())
     });
     assert!(service.files("staging").is_empty(), "{:?}", service.files("staging"));
     if let Some(pid) = process {
@@ -174,7 +201,7 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
-    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED];
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
     let lists = [CREATION, STOP, RESTART, START, DELETION, PORTS, KEYS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
     let lists = lists.into_iter().chain(of_disks).chain(of_memory);
     let killed: Vec<_> = lists.flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
@@ -187,6 +214,12 @@ fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     for step in DiskStep::ALL {
         for moment in ["before", "after"] {
             let point = format!("disk.{step}.{moment}");
+            assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
+        }
+    }
+    for step in DiskSnapshotStep::ALL {
+        for moment in ["before", "after"] {
+            let point = format!("disk_snapshot.{step}.{moment}");
             assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
         }
     }
@@ -291,6 +324,87 @@ async fn a_disk_comes_and_goes_on() {
         .await;
         let there = ATTACHED.contains(point);
         caller.until("its rest", async |caller: Caller| is_there(&caller.get(&path).await.body, there)).await;
+        assert_eq!(service.machine(&id), before, "{point}: the same process");
+        leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+/// Waits until a snapshot is ready, whose file is the only one then.
+async fn is_copied(service: &Service, caller: &Caller, point: &str) {
+    let listed = async |caller: &Caller| caller.get("/disk_snapshots").await.body["data"].clone();
+    caller.until("the copy", async |caller: Caller| listed(&caller).await[0]["status"] == "ready").await;
+    let snapshot = listed(caller).await[0].clone();
+    let id = snapshot["id"].as_str().expect("an id");
+    let (mut files, note) = (service.files("snapshots"), format!("{id}.base"));
+    files.retain(|file| *file != note);
+    assert_eq!(files, [format!("{id}.qcow2")], "{point}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_disk_goes_on() {
+    for point in COPY.iter().chain(COPY_REMOVED) {
+        let mut service = service();
+        service.start();
+        let caller = service.admin().await;
+        let body = json!({"name": "data", "type": "filesystem", "size_gb": 10, "region_id": "local"});
+        let id = caller.post("/disks", body).await.id();
+        let path = format!("/disks/{id}");
+        let ready = async |caller: Caller| caller.get(&path).await.body["status"] == "ready";
+        caller.until("the disk", ready).await;
+        service.kill();
+        let caller = killed_at(&mut service, point, async |caller| {
+            caller.ask(Method::POST, "/disk_snapshots", json!({"disk_id": id}), 201).await;
+            if COPY_REMOVED.contains(point) {
+                is_copied_or_gone(caller).await;
+                for snapshot in caller.get("/disk_snapshots").await.body["data"].as_array().expect("a list") {
+                    caller.delete(&format!("/disk_snapshots/{}", snapshot["id"].as_str().expect("an id"))).await;
+                }
+            }
+        })
+        .await;
+        if COPY.contains(point) {
+            is_copied(&service, &caller, point).await;
+        }
+        nothing_is_left(&service, &caller, None).await;
+    }
+}
+
+/// Waits until no copy is under way.
+async fn is_copied_or_gone(caller: &Caller) {
+    let at_rest = async |caller: Caller| {
+        let all = caller.get("/disk_snapshots").await.body["data"].clone();
+        all.as_array().expect("a list").iter().all(|snapshot| snapshot["status"] == "ready")
+    };
+    caller.until("the copy", at_rest).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_of_a_vm_are_copied_on() {
+    for (number, point) in COPY_OF_VM.iter().chain(GIVEN_UP).enumerate() {
+        let (mut service, id) = with_machine().await;
+        let before = service.machine(&id);
+        service.start();
+        let caller = service.admin().await;
+        let vm = caller.get(&format!("/vms/{id}")).await.body;
+        service.kill();
+        let text = |disk: &Value| disk["id"].as_str().expect("an id").to_owned();
+        let body = match number % 2 {
+            0 => json!({"root_disk_id": text(&vm["root_disk"])}),
+            _ => json!({"disk_id": text(&vm["data_disks"][0])}),
+        };
+        let snapshots = service.dir.path().join("snapshots");
+        let caller = killed_at(&mut service, point, async |caller| {
+            let snapshot = caller.post("/disk_snapshots", body).await.id();
+            if GIVEN_UP.contains(point) {
+                let path = format!("/disk_snapshots/{snapshot}");
+                eventually("its copy", 60, || std::fs::read_dir(&snapshots).ok()?.next().map(drop));
+                caller.ask(Method::DELETE, &path, Value::Null, 202).await;
+            }
+        })
+        .await;
+        if COPY_OF_VM.contains(point) {
+            is_copied(&service, &caller, point).await;
+        }
         assert_eq!(service.machine(&id), before, "{point}: the same process");
         leaves_nothing(&service, &caller, &id).await;
     }

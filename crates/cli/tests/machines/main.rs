@@ -28,6 +28,7 @@ mod session;
 mod shared;
 mod shell;
 mod size;
+mod snapshot;
 mod suspend;
 mod switches;
 

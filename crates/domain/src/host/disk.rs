@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::DiskId;
+use crate::ids::{DiskId, DiskSnapshotId};
 
 /// A disk to be made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,8 +20,19 @@ pub struct DiskSpec {
 pub enum DiskSource {
     /// A clone of an image.
     Image(String),
+    /// What a snapshot has.
+    Snapshot(DiskSnapshotId),
     /// Empty.
     Empty,
     /// A file system with this name.
     Filesystem(String),
+}
+
+/// A snapshot of a disk to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskSnapshotSpec {
+    /// Its id: what it is called on the host.
+    pub id: DiskSnapshotId,
+    /// The disk that it is of.
+    pub disk: DiskId,
 }

@@ -8,7 +8,7 @@ use super::Aim;
 use super::gpu::PciAddress;
 use super::network::Membership;
 use crate::firewall::Rules;
-use crate::ids::{DiskId, MachineId};
+use crate::ids::{DiskId, DiskSnapshotId, MachineId};
 use crate::vm::{ExposedPort, InboundPort};
 
 /// A machine to be started.
@@ -153,4 +153,7 @@ pub struct Found {
     pub machines: Vec<MachineId>,
     /// Disks.
     pub disks: Vec<DiskId>,
+    /// Snapshots of disks.
+    #[serde(default)]
+    pub snapshots: Vec<DiskSnapshotId>,
 }

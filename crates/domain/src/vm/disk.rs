@@ -84,6 +84,8 @@ words! {
         Place = "place",
         /// Make it, or record why it cannot be made.
         Make = "make",
+        /// Copy it into a snapshot, or record why it cannot be copied.
+        Snapshot = "snapshot",
         /// Have it grow, or record why it cannot.
         Grow = "grow",
         /// Remove it, and record that it is gone.
@@ -145,9 +147,11 @@ impl Extent {
     }
 }
 
-/// The next step for a disk whose VM does not take it itself; none where it is at rest.
-pub const fn next(status: DiskStatus, grows: bool) -> Option<DiskStep> {
+/// The next step for a disk whose VM does not take it itself; none where it is at rest. A snapshot that was asked for
+/// before comes before what changes the disk.
+pub const fn next(status: DiskStatus, grows: bool, has_snapshot: bool) -> Option<DiskStep> {
     match status {
+        DiskStatus::Ready | DiskStatus::Deleting if has_snapshot => Some(DiskStep::Snapshot),
         DiskStatus::Pending => Some(DiskStep::Place),
         DiskStatus::Provisioning => Some(DiskStep::Make),
         DiskStatus::Deleting => Some(DiskStep::Remove),
@@ -249,10 +253,18 @@ mod tests {
 
     #[test]
     fn only_a_disk_that_is_ready_grows() {
-        assert_eq!(next(DiskStatus::Ready, true), Some(DiskStep::Grow));
-        assert_eq!(next(DiskStatus::Ready, false), None);
+        assert_eq!(next(DiskStatus::Ready, true, false), Some(DiskStep::Grow));
+        assert_eq!(next(DiskStatus::Ready, false, false), None);
         for &status in DiskStatus::ALL.iter().filter(|status| **status != DiskStatus::Ready) {
-            assert_eq!(next(status, true), next(status, false));
+            assert_eq!(next(status, true, false), next(status, false, false));
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_copied_before_it_changes() {
+        for &status in DiskStatus::ALL {
+            let is_copied = matches!(status, DiskStatus::Ready | DiskStatus::Deleting);
+            assert_eq!(next(status, true, true) == Some(DiskStep::Snapshot), is_copied, "{status}");
         }
     }
 

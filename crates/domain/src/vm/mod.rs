@@ -14,6 +14,7 @@
 //! bring the world to what the row wants. Both are pure, so both are tested by random walks.
 
 pub mod disk;
+pub mod disk_snapshot;
 pub mod image;
 pub mod inbound;
 pub mod model;
@@ -23,6 +24,7 @@ pub mod request;
 pub mod state;
 
 pub use disk::{DiskChange, DiskKind, DiskStatus, DiskType, Extent};
+pub use disk_snapshot::DiskSnapshotStatus;
 pub use image::ImageStatus;
 pub use inbound::{InboundPort, Reach};
 pub use model::{ExposedPort, Protocol, RestartPolicy, Status};

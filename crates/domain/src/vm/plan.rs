@@ -12,9 +12,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::disk::{self, DiskStatus, Move};
+use super::disk_snapshot::Open;
 use super::model::{RestartPolicy, Status, Want};
 use crate::Timestamp;
-use crate::ids::DiskId;
+use crate::ids::{DiskId, DiskSnapshotId};
 use crate::words;
 
 /// How long each transitional status may last, in seconds (contract, section 1).
@@ -83,6 +84,8 @@ pub struct Disk {
     pub grows: bool,
     /// Whether it comes or goes while its machine runs, and since when.
     pub moving: Option<(Move, Timestamp)>,
+    /// The first of its snapshots that are to be made, or to be given up.
+    pub snapshot: Option<Open>,
 }
 
 /// One look at row and world.
@@ -147,6 +150,8 @@ pub enum Step {
     Reserve,
     /// Make a disk.
     MakeDisk(DiskId),
+    /// Copy a disk into a snapshot, in the machine where that runs, or look how far that is.
+    SnapshotDisk(DiskSnapshotId),
     /// Have a disk grow, in the machine where that runs.
     GrowDisk(DiskId),
     /// Hand a disk to the machine, where that runs.
@@ -224,6 +229,8 @@ words! {
         Reserve = "reserve",
         /// [`Step::MakeDisk`].
         MakeDisk = "make_disk",
+        /// [`Step::SnapshotDisk`].
+        SnapshotDisk = "snapshot_disk",
         /// [`Step::GrowDisk`].
         GrowDisk = "grow_disk",
         /// [`Step::AttachDisk`].
@@ -291,6 +298,7 @@ impl Step {
             Self::Enter(..) => StepKind::Enter,
             Self::Reserve => StepKind::Reserve,
             Self::MakeDisk(_) => StepKind::MakeDisk,
+            Self::SnapshotDisk(_) => StepKind::SnapshotDisk,
             Self::GrowDisk(_) => StepKind::GrowDisk,
             Self::AttachDisk(_) => StepKind::AttachDisk,
             Self::DetachDisk { .. } => StepKind::DetachDisk,
@@ -347,7 +355,8 @@ pub fn next(s: &Snapshot) -> Step {
         Want::Run if s.status == Status::Running => keep_running(s),
         Want::Run => bring_up(s),
     };
-    match (step, s.expires_at) {
+    let look = if copies(s) { s.disks.iter().filter_map(|disk| disk.snapshot?.after).min() } else { None };
+    match (step, s.expires_at.into_iter().chain(look).min()) {
         (Step::Rest, Some(at)) => Step::Wait(at),
         (Step::Wait(until), Some(at)) => Step::Wait(until.min(at)),
         (step, _) => step,
@@ -378,7 +387,7 @@ fn stop(s: &Snapshot) -> Step {
 /// meanwhile is off, and one that died is what died.
 fn suspend(s: &Snapshot) -> Step {
     match s.machine {
-        Machine::Absent if s.status == Status::Suspended => Step::Rest,
+        Machine::Absent if s.status == Status::Suspended => snapshots(s).unwrap_or(Step::Rest),
         Machine::Absent if s.has_memory => Step::Suspended,
         // One that runs has gone on from it, and that was not recorded.
         _ if s.has_memory && s.machine != Machine::Running => Step::PowerOff,
@@ -387,7 +396,7 @@ fn suspend(s: &Snapshot) -> Step {
         Machine::Stalled => Step::KeepRunning("the host's disk is full".into()),
         _ if overdue(s) => Step::KeepRunning("it took too long".into()),
         // The disks that its memory knows are those that it has.
-        Machine::Running => for_disks(s).unwrap_or(Step::Suspend),
+        Machine::Running => changes(s).unwrap_or(Step::Suspend),
         // Of one whose process is gone the memory may be there, though that was not recorded.
         Machine::Absent | Machine::Paused | Machine::Unresponsive => Step::Suspend,
     }
@@ -511,7 +520,7 @@ fn switch_on(s: &Snapshot) -> Step {
             Some(at) if at > s.now => Step::Wait(at),
             // One that goes on has the disks that its memory knows.
             _ if s.has_memory => Step::Start,
-            _ => for_disks(s).unwrap_or(Step::Start),
+            _ => changes(s).unwrap_or(Step::Start),
         },
         Machine::Paused => Step::Resume,
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
@@ -530,10 +539,33 @@ fn unmade(s: &Snapshot) -> Option<&Disk> {
     s.disks.iter().find(|disk| disk.status != DiskStatus::Ready)
 }
 
-/// What its disks want of a machine that runs, or that there is none of. A disk grows before it comes to one.
+/// What its disks want of a machine that runs, or that there is none of. What a disk is, is copied before it changes.
 fn for_disks(s: &Snapshot) -> Option<Step> {
-    s.disks.iter().filter(|disk| disk.status == DiskStatus::Ready).find_map(|disk| match disk.moving {
-        _ if disk.grows => Some(Step::GrowDisk(disk.id)),
+    snapshots(s).or_else(|| changes(s))
+}
+
+/// Whether this is a time at which snapshots are made: a machine that comes or goes does not wait for them.
+fn copies(s: &Snapshot) -> bool {
+    match s.status {
+        Status::Running => s.machine == Machine::Running,
+        Status::Stopped | Status::Failed | Status::Suspended => s.machine == Machine::Absent,
+        _ => false,
+    }
+}
+
+/// The next snapshot that its disks want, or look at one.
+fn snapshots(s: &Snapshot) -> Option<Step> {
+    let open = s.disks.iter().filter_map(|disk| disk.snapshot);
+    open.filter(|open| open.after.is_none_or(|at| at <= s.now)).map(|open| Step::SnapshotDisk(open.id)).next()
+}
+
+/// How its disks want to change. One that is being copied waits, and does not grow before it is copied; else a disk grows
+/// before it comes to a machine.
+fn changes(s: &Snapshot) -> Option<Step> {
+    let waits = |disk: &Disk| disk.snapshot.is_some() && copies(s);
+    let disks = s.disks.iter().filter(|disk| disk.status == DiskStatus::Ready && !waits(disk));
+    disks.into_iter().find_map(|disk| match disk.moving {
+        _ if disk.grows && disk.snapshot.is_none() => Some(Step::GrowDisk(disk.id)),
         Some((Move::In, _)) => Some(Step::AttachDisk(disk.id)),
         Some((Move::Out, since)) => {
             Some(Step::DetachDisk { id: disk.id, is_last: s.now >= since.plus_seconds(disk::LETTING_GO) })

@@ -52,7 +52,14 @@ impl World {
             keys_changed: false,
             host_restarted: false,
             restart_policy: policy,
-            disks: vec![Disk { id, status: DiskStatus::Pending, message: None, grows: false, moving: None }],
+            disks: vec![Disk {
+                id,
+                status: DiskStatus::Pending,
+                message: None,
+                grows: false,
+                moving: None,
+                snapshot: None,
+            }],
             expires_at: None,
             machine: Machine::Absent,
             machine_ready: false,
@@ -71,7 +78,11 @@ impl World {
         match step {
             Step::Enter(status, _) => self.enter(status),
             Step::Reserve => self.s.reserved = true,
-            Step::MakeDisk(_) | Step::GrowDisk(_) | Step::AttachDisk(_) | Step::DetachDisk { .. } => {
+            Step::MakeDisk(_)
+            | Step::SnapshotDisk(_)
+            | Step::GrowDisk(_)
+            | Step::AttachDisk(_)
+            | Step::DetachDisk { .. } => {
                 self.apply_to_disk(&step);
             }
             Step::Start => {
@@ -110,10 +121,7 @@ impl World {
                 }
             }
             Step::PowerOff => self.s.machine = Machine::Absent,
-            Step::Ended => {
-                self.s.ending = false;
-                self.s.power_off_at = None;
-            }
+            Step::Ended => (self.s.ending, self.s.power_off_at) = (false, None),
             Step::Stopped => {
                 (self.s.reserved, self.s.ending) = (false, false);
                 self.enter(Status::Stopped);
@@ -132,7 +140,20 @@ impl World {
         let disk = &mut self.s.disks[0];
         match step {
             Step::MakeDisk(_) => disk.status = DiskStatus::Ready,
-            Step::GrowDisk(_) => disk.grows = false,
+            Step::SnapshotDisk(_) => {
+                // A machine copies for a while; a file is copied at once.
+                let open = disk.snapshot.as_mut().expect("one that is open");
+                assert!(open.after.is_none_or(|at| at <= self.s.now));
+                if open.after.is_some() || self.s.machine == Machine::Absent {
+                    disk.snapshot = None;
+                } else {
+                    open.after = Some(self.s.now.plus_seconds(5));
+                }
+            }
+            Step::GrowDisk(_) => {
+                assert!(disk.snapshot.is_none(), "it is copied as it was");
+                disk.grows = false;
+            }
             Step::AttachDisk(_) => disk.moving = None,
             Step::DetachDisk { is_last, .. } => {
                 self.s.now.0 += 2_000_000;
@@ -243,6 +264,11 @@ enum Event {
     Time(i64),
     Grow,
     Move(bool),
+    Snapshot,
+}
+
+fn is_at_rest(disk: &Disk) -> bool {
+    !disk.grows && disk.moving.is_none() && disk.snapshot.is_none()
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -259,6 +285,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::HostRestart),
         2 => (1..700i64).prop_map(Event::Time),
         1 => Just(Event::Grow),
+        1 => Just(Event::Snapshot),
         1 => any::<bool>().prop_map(Event::Move),
     ]
 }
@@ -289,6 +316,10 @@ fn disturb(world: &mut World, event: &Event) {
             world.s.disks[0].moving = Some((way, world.s.now));
         }
         Event::Grow if world.s.disks[0].status == DiskStatus::Ready => world.s.disks[0].grows = true,
+        Event::Snapshot if world.s.disks[0].status == DiskStatus::Ready => {
+            let id = "01939f2e-7c00-7abc-8def-0123456789ac".parse().unwrap();
+            world.s.disks[0].snapshot = Some(Open { id, after: None });
+        }
         Event::Time(seconds) => world.s.now = world.s.now.plus_seconds(*seconds),
         _ => {}
     }
@@ -320,13 +351,13 @@ proptest! {
             Want::Run => {
                 prop_assert_eq!(world.s.status, Status::Running);
                 prop_assert_eq!(world.s.machine, Machine::Running);
-                prop_assert!(world.s.reserved && !world.s.disks[0].grows && world.s.disks[0].moving.is_none());
+                prop_assert!(world.s.reserved && is_at_rest(&world.s.disks[0]));
             }
             Want::Stop => {
                 prop_assert!(matches!(world.s.status, Status::Stopped | Status::Failed), "{}", world.s.status);
                 prop_assert!(!world.s.has_memory);
                 prop_assert_eq!(world.s.machine, Machine::Absent);
-                prop_assert!(!world.s.reserved && !world.s.disks[0].grows && world.s.disks[0].moving.is_none());
+                prop_assert!(!world.s.reserved && is_at_rest(&world.s.disks[0]));
             }
             Want::Suspend => {
                 prop_assert_eq!(world.s.status, Status::Suspended);
@@ -639,4 +670,27 @@ fn one_that_cannot_be_suspended_goes_on() {
     assert!(of(Machine::PoweredOff) == Step::GuestOff && matches!(of(Machine::Panicked), Step::Fail(_)));
     // Its process is gone; whether its memory is there the host knows.
     assert_eq!(of(Machine::Absent), Step::Suspend);
+}
+
+#[test]
+fn a_disk_is_copied_before_it_changes_and_a_machine_waits_for_no_copy() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    let (disk, id) = (world.s.disks[0].id, "01939f2e-7c00-7abc-8def-0123456789ac".parse().unwrap());
+    let later = world.s.now.plus_seconds(5);
+    world.s.disks[0] = Disk { grows: true, snapshot: Some(Open { id, after: None }), ..world.s.disks[0].clone() };
+    assert_eq!(next(&world.s), Step::SnapshotDisk(id));
+    world.s.disks[0].snapshot = Some(Open { id, after: Some(later) });
+    assert_eq!(next(&world.s), Step::Wait(later), "it does not grow while it is copied");
+    let off = Snapshot { want: Want::Stop, status: Status::Stopped, machine: Machine::Absent, ..world.s.clone() };
+    assert_eq!(next(&off), Step::Wait(later));
+    assert_eq!(next(&Snapshot { now: later, ..off.clone() }), Step::SnapshotDisk(id));
+    let suspended = Snapshot { want: Want::Suspend, status: Status::Suspended, has_memory: true, ..off.clone() };
+    assert_eq!(next(&Snapshot { now: later, ..suspended }), Step::SnapshotDisk(id), "its memory knows of no copy");
+    let starting = Snapshot { want: Want::Run, status: Status::Starting, now: later, ..off };
+    assert_eq!(next(&starting), Step::Start);
+    let suspending = Snapshot { want: Want::Suspend, status: Status::Suspending, now: later, ..world.s.clone() };
+    assert_eq!(next(&suspending), Step::Suspend);
+    world.s.disks[0].snapshot = None;
+    assert_eq!(next(&world.s), Step::GrowDisk(disk));
 }

@@ -7,7 +7,7 @@ use super::disk::{DiskKind, DiskType, size};
 use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
-use crate::ids::{DiskId, NetworkId, SshKeyId, VmId};
+use crate::ids::{DiskId, DiskSnapshotId, NetworkId, SshKeyId, VmId};
 use crate::label::Label;
 use crate::names::Name;
 use crate::network;
@@ -109,15 +109,24 @@ fn numbered(name: &Name, number: i64, of: i64) -> Parsed<Name> {
 pub enum RootDisk {
     /// An existing volume.
     Attach(DiskId),
-    /// A clone of an image.
+    /// A new one.
     Create {
         /// Name of the volume.
         name: Name,
         /// Size in GiB.
         size_gb: i64,
-        /// The image to clone.
-        image_id: String,
+        /// What it is a clone of.
+        of: RootSource,
     },
+}
+
+/// What a root disk is a clone of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootSource {
+    /// An image.
+    Image(String),
+    /// (ext) A snapshot of another root disk.
+    Snapshot(DiskSnapshotId),
 }
 
 /// A data disk to make.
@@ -129,6 +138,8 @@ pub struct NewDisk {
     pub kind: DiskType,
     /// Size in GiB.
     pub size_gb: i64,
+    /// (ext) The snapshot of another data disk that it begins as; else it is empty.
+    pub snapshot_id: Option<DiskSnapshotId>,
 }
 
 impl TryFrom<&Value> for CreateVm {
@@ -196,23 +207,40 @@ fn read_count(f: &mut Fields<'_>, has_existing_disk: bool) -> Option<i64> {
 }
 
 fn read_root_disk(f: &mut Fields<'_>) -> Option<RootDisk> {
+    let has_snapshot = f.has("snapshot_id");
+    let snapshot = f.optional("snapshot_id", id);
     if !f.has("root_disk") {
         f.fail("root_disk", "is required");
         return None;
     }
-    f.object("root_disk", |f| match (f.has("attach_disk_request"), f.has("create_disk_request")) {
+    let root_disk = f.object("root_disk", |f| match (f.has("attach_disk_request"), f.has("create_disk_request")) {
         (true, false) => f.object("attach_disk_request", |f| f.required("disk_id", id)).map(RootDisk::Attach),
         (false, true) => f.object("create_disk_request", |f| {
             let name = f.required("name", name);
             let size_gb = f.required("size_gb", integer(size::ROOT.0, size::ROOT.1));
-            let image_id = f.required("image_id", reference);
-            Some(RootDisk::Create { name: name?, size_gb: size_gb?, image_id: image_id? })
+            let of = read_root_source(f, has_snapshot, snapshot);
+            Some(RootDisk::Create { name: name?, size_gb: size_gb?, of: of? })
         }),
         _ => {
             f.fail("attach_disk_request", "give exactly one of attach_disk_request and create_disk_request");
             None
         }
-    })
+    });
+    if has_snapshot && matches!(root_disk, Some(RootDisk::Attach(_))) {
+        f.fail("snapshot_id", "must be absent where the VM has a root disk that exists");
+    }
+    root_disk
+}
+
+/// What a new root disk is a clone of: an image, or the snapshot where the whole request names one.
+fn read_root_source(f: &mut Fields<'_>, has_snapshot: bool, snapshot: Option<DiskSnapshotId>) -> Option<RootSource> {
+    if !has_snapshot {
+        return f.required("image_id", reference).map(RootSource::Image);
+    }
+    if f.has("image_id") {
+        f.fail("image_id", "must be absent where snapshot_id says what the VM begins with");
+    }
+    snapshot.map(RootSource::Snapshot)
 }
 
 fn read_data_disks(f: &mut Fields<'_>) -> (Vec<DiskId>, Vec<NewDisk>) {
@@ -241,7 +269,8 @@ fn read_new_disk(f: &mut Fields<'_>) -> Option<NewDisk> {
     let name = f.required("name", name);
     let kind = f.required("type", |v| DiskType::parse(text(v)?));
     let size_gb = f.required("size_gb", integer(size::DATA.0, size::DATA.1));
-    Some(NewDisk { name: name?, kind: kind?, size_gb: size_gb? })
+    let snapshot_id = f.optional("snapshot_id", id);
+    Some(NewDisk { name: name?, kind: kind?, size_gb: size_gb?, snapshot_id })
 }
 
 fn read_ports(f: &mut Fields<'_>) -> Option<Vec<ExposedPort>> {

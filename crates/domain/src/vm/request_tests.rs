@@ -80,6 +80,24 @@ fn root_disk_has_exactly_one_member() {
 }
 
 #[test]
+fn a_new_root_disk_is_of_an_image_or_of_a_snapshot() {
+    let of = |snapshot: Value, root_disk: Value| {
+        let mut body = set("root_disk", root_disk);
+        body["snapshot_id"] = snapshot;
+        body
+    };
+    let new = json!({"create_disk_request": {"name": "root", "size_gb": 20}});
+    ok(&of(json!(DISK), new.clone()));
+    bad(&of(Value::Null, new.clone()), "root_disk.create_disk_request.image_id");
+    bad(&of(json!("x"), new), "snapshot_id");
+    bad(&of(json!(DISK), valid()["root_disk"].clone()), "root_disk.create_disk_request.image_id");
+    bad(&of(json!(DISK), json!({"attach_disk_request": {"disk_id": DISK}})), "snapshot_id");
+    let data = |snapshot: Value| json!({"create_disks": [{"name": "d", "type": "block", "size_gb": 10, "snapshot_id": snapshot}]});
+    ok(&set("data_disks", data(json!(DISK))));
+    bad(&set("data_disks", data(json!("x"))), "data_disks.create_disks[0].snapshot_id");
+}
+
+#[test]
 fn keys_are_replaced_by_all_that_are_named() {
     let read = |body: Value| ReplaceKeys::try_from(&body);
     let id = "01900000-0000-7000-8000-000000000001";

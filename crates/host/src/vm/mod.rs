@@ -11,13 +11,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use async_trait::async_trait;
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
-pub use berth_domain::host::disk::{DiskSource, DiskSpec};
+pub use berth_domain::host::disk::{DiskSnapshotSpec, DiskSource, DiskSpec};
 pub use berth_domain::host::gpu::{Gpu, PciAddress};
 pub use berth_domain::host::image::{ImageImport, ImageInfo};
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
@@ -61,6 +61,17 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Moves the files of a disk into a folder; fine where there are none.
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()>;
+
+    /// Copies a disk as it is at one moment, in the machine that has it where that runs: the moment is that of the first call
+    /// after whatever was begun before is gone. None while it is copied; then the bytes that the copy takes.
+    async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>>;
+
+    /// Removes a snapshot, and has the machine give it up that may be making it; fine where there is none. What was made
+    /// from it stays.
+    async fn remove_snapshot(&self, id: DiskSnapshotId, of: Option<Aim>) -> Result<()>;
+
+    /// Moves the files of a snapshot into a folder; fine where there are none.
+    async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()>;
 
     /// Looks at a machine.
     async fn observe(&self, id: MachineId) -> Result<Machine>;

@@ -5,7 +5,9 @@
 //! ```text
 //! images/<image id>/            what can be cloned now
 //! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
+//! bases/<snapshot id>/          the same of a root disk's snapshot; `below` names the base that its file lies on
 //! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base
+//! snapshots/<id>.qcow2          snapshots of disks; <id>.base names the base of a root disk's
 //! machines/<machine id>/             process, seed, console
 //! ```
 //!
@@ -19,6 +21,7 @@ mod memory;
 mod network;
 mod rescue;
 mod settings;
+mod snapshots;
 mod start;
 
 use std::collections::HashSet;
@@ -30,7 +33,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort};
@@ -46,8 +49,8 @@ pub use self::settings::Settings;
 use self::network::Programs;
 use super::integrity::Integrity;
 use super::{
-    Aim, Capacity, Console, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo, MachineSpec,
-    Open, Started, Usage,
+    Aim, Capacity, Console, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport,
+    ImageInfo, MachineSpec, Open, Started, Usage,
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
@@ -85,6 +88,8 @@ pub struct QemuEngine {
     full: AtomicBool,
     /// Bytes of the memories that are being written.
     saving: Mutex<u64>,
+    /// Who makes a base of a snapshot has this.
+    making_bases: tokio::sync::Mutex<()>,
 }
 
 impl QemuEngine {
@@ -106,6 +111,7 @@ impl QemuEngine {
             integrity: Integrity::default(),
             full: AtomicBool::new(false),
             saving: Mutex::default(),
+            making_bases: tokio::sync::Mutex::default(),
         }
     }
 
@@ -217,7 +223,7 @@ impl QemuEngine {
             vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
             memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
             boot,
-            root: self.root_drive(spec.root_disk, base.join(&manifest.disk)),
+            root: self.root_drive(spec.root_disk, &base)?,
             drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
             places: spec.disk_places,
             assigned,
@@ -290,6 +296,12 @@ fn gib(size_gb: i64) -> u64 {
     u64::try_from(size_gb).unwrap_or_default() * GIB
 }
 
+/// What files of a folder are named after: ids, with anything behind a dot.
+fn named<T: std::str::FromStr + Eq + std::hash::Hash>(folder: &Path) -> HashSet<T> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse().ok()).collect()
+}
+
 fn info(manifest: Manifest) -> ImageInfo {
     ImageInfo {
         id: manifest.id,
@@ -346,7 +358,8 @@ impl Engine for QemuEngine {
         std::fs::create_dir_all(self.disks()).map_err(transient)?;
         let size = gib(spec.size_gb);
         match &spec.source {
-            DiskSource::Image(image) => self.clone_root(spec, image).await,
+            DiskSource::Image(image) => self.clone_root(spec, self.base(image).await?).await,
+            DiskSource::Snapshot(snapshot) => self.from_snapshot(spec, *snapshot).await,
             DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
             DiskSource::Filesystem(name) => {
                 disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)
@@ -373,6 +386,24 @@ impl Engine for QemuEngine {
             lost::put(&file, into).await.map_err(transient)?;
         }
         Ok(())
+    }
+
+    async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {
+        match of {
+            Some(aim) => self.act(aim, Act::Change, self.snapshot(snapshot, Some(aim.id))).await,
+            None => self.snapshot(snapshot, None).await,
+        }
+    }
+
+    async fn remove_snapshot(&self, id: DiskSnapshotId, of: Option<Aim>) -> Result<()> {
+        match of {
+            Some(aim) => self.act(aim, Act::Change, self.forget_snapshot(id, Some(aim.id))).await,
+            None => self.forget_snapshot(id, None).await,
+        }
+    }
+
+    async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
+        self.set_aside_files(id, into).await
     }
 
     async fn observe(&self, id: MachineId) -> Result<Machine> {
@@ -513,16 +544,15 @@ impl Engine for QemuEngine {
         self.forget_bases();
         self.generations.forget();
         let machines = machine::scan(&self.settings.host.data.join("machines"));
-        let disks: HashSet<DiskId> = std::fs::read_dir(self.disks())
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse().ok())
-            .collect();
+        let (disks, snapshots): (HashSet<DiskId>, HashSet<_>) = (named(&self.disks()), named(&self.snapshots()));
         let machines = machines.into_iter().map(|found| MachineId(found.id));
         // Whoever has nothing else may still have a GPU.
         let machines: HashSet<_> = machines.chain(self.gpus.holders()).collect();
-        Ok(Found { machines: machines.into_iter().collect(), disks: disks.into_iter().collect() })
+        Ok(Found {
+            machines: machines.into_iter().collect(),
+            disks: disks.into_iter().collect(),
+            snapshots: snapshots.into_iter().collect(),
+        })
     }
 
     async fn tend(&self, stop: CancellationToken) {

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, disk, host, image, stream, vm};
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::host::ask::{Ask, disk, disk_snapshot, host, image, stream, vm};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
 
 use super::remote::{Remote, read};
 use crate::vm::{
-    Aim, Capacity, Console, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo, MachineSpec, Open,
-    Started, Usage,
+    Aim, Capacity, Console, DiskSnapshotSpec, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo,
+    MachineSpec, Open, Started, Usage,
 };
 use crate::{EngineError, Result, lost};
 
@@ -56,6 +56,18 @@ impl Engine for Remote {
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
         self.ask(disk::SetAside { id, at: lost::day(into)? }).await
+    }
+
+    async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {
+        self.ask(disk_snapshot::Make { snapshot: *snapshot, of }).await
+    }
+
+    async fn remove_snapshot(&self, id: DiskSnapshotId, of: Option<Aim>) -> Result<()> {
+        self.ask(disk_snapshot::Remove { id, of }).await
+    }
+
+    async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
+        self.ask(disk_snapshot::SetAside { id, at: lost::day(into)? }).await
     }
 
     async fn observe(&self, id: MachineId) -> Result<Machine> {

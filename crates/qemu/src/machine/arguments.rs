@@ -70,7 +70,7 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     boot(&mut args, &spec.boot);
     drive(&mut args, ROOT, &spec.root, false);
     device(&mut args, ROOT, &spec.root, "");
-    let seed = Drive { path: spec.seed.clone(), format: "raw", base: None, serial: "seed".into() };
+    let seed = Drive { path: spec.seed.clone(), format: "raw", bases: Vec::new(), serial: "seed".into() };
     drive(&mut args, "d1", &seed, true);
     device(&mut args, "d1", &seed, "");
     // Whoever carries its network connects here, and may do so again.
@@ -147,22 +147,22 @@ fn device(args: &mut Args, node: &str, drive: &Drive, more: &str) {
     args.pair("-device", format!("virtio-blk-pci,drive={node},serial={}{more}", escape(&drive.serial)));
 }
 
-/// The node of the image below a disk. Of a machine's disks at most one beside the root disk is a clone: the root disk of a
-/// system that is rescued.
-fn base_of(top: &str) -> &'static str {
-    if top == ROOT { BASE } else { RESCUED_BASE }
+/// A disk, and what it lies on where it does. What a disk's header says of other files is not asked for.
+fn drive(args: &mut Args, top: &str, drive: &Drive, read_only: bool) {
+    let mut below = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
+    for (depth, base) in drive.bases.iter().enumerate().rev() {
+        let name = base_of(top, depth);
+        node(args, &name, base, "qcow2", true, &below);
+        below = json!({"backing": name});
+    }
+    node(args, top, &drive.path, drive.format, read_only, &below);
 }
 
-/// A disk, and the image below it where there is one. What a disk's header says of other files is not asked for.
-fn drive(args: &mut Args, top: &str, drive: &Drive, read_only: bool) {
-    if let Some(base) = &drive.base {
-        let below = base_of(top);
-        node(args, below, base, "qcow2", true, &json!({"backing": null}));
-        node(args, top, &drive.path, drive.format, read_only, &json!({"backing": below}));
-    } else {
-        let lowest = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
-        node(args, top, &drive.path, drive.format, read_only, &lowest);
-    }
+/// The node of what a disk lies on, so many files below the nearest. Of a machine's disks at most one beside the root disk
+/// lies on others: the root disk of a system that is rescued.
+pub(super) fn base_of(top: &str, depth: usize) -> String {
+    let name = if top == ROOT { BASE } else { RESCUED_BASE };
+    if depth == 0 { name.to_owned() } else { format!("{name}{depth}") }
 }
 
 fn node(args: &mut Args, name: &str, path: &Path, format: &str, read_only: bool, more: &Value) {
@@ -232,7 +232,7 @@ mod tests {
         let disk = |path: &str, serial: &str| Drive {
             path: path.into(),
             format: "qcow2",
-            base: (serial == "root").then(|| "/base.qcow2".into()),
+            bases: if serial == "root" { vec!["/base.qcow2".into()] } else { Vec::new() },
             serial: serial.into(),
         };
         Spec {

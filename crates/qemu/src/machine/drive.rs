@@ -5,7 +5,7 @@
 //! done again after a crash. A guest knows a disk by its serial, and so does whoever asks: QEMU's own names for it differ
 //! from version to version of this file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -41,14 +41,14 @@ pub(super) fn checked(drive: &Drive) -> Result<u64> {
     if drive.format != "qcow2" {
         return Ok(std::fs::metadata(&drive.path).map_err(at("cannot look at", &drive.path))?.len());
     }
-    let below = drive.base.as_deref().map(|base| match (base.parent().and_then(Path::file_name), base.file_name()) {
+    let named = |base: &PathBuf| match (base.parent().and_then(Path::file_name), base.file_name()) {
         (Some(folder), Some(file)) => Path::new(folder).join(file),
-        _ => base.to_path_buf(),
-    });
-    if let Some(base) = &drive.base {
-        qcow2::check(base, None)?;
+        _ => base.clone(),
+    };
+    for (depth, base) in drive.bases.iter().enumerate() {
+        qcow2::check(base, drive.bases.get(depth + 1).map(named).as_deref())?;
     }
-    qcow2::check(&drive.path, below.as_deref())
+    qcow2::check(&drive.path, drive.bases.first().map(named).as_deref())
 }
 
 /// Has a disk that no machine has open grow to so many bytes. One that is as large already is left as it is.
@@ -126,8 +126,6 @@ fn allowed(pid: i32) -> Result<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::disk::{clone_image, create_block, info};
     use crate::sandbox::create_layer;
@@ -135,7 +133,7 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn drive(path: PathBuf, format: &'static str, base: Option<PathBuf>) -> Drive {
-        Drive { path, format, base, serial: String::new() }
+        Drive { path, format, bases: base.into_iter().collect(), serial: String::new() }
     }
 
     #[tokio::test]

@@ -26,6 +26,7 @@ pub mod memory;
 mod plug;
 pub(crate) mod process;
 pub mod screen;
+pub mod snapshot;
 mod spec;
 pub mod user_network;
 
@@ -122,7 +123,7 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     for drive in std::iter::once(&spec.root).chain(&spec.drives) {
         disk_bytes = disk_bytes.max(drive::checked(drive)?);
         write.push(drive.path.clone());
-        read.extend(drive.base.clone());
+        read.extend(drive.bases.iter().cloned());
     }
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };

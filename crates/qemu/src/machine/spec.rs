@@ -71,8 +71,8 @@ pub struct Drive {
     pub path: PathBuf,
     /// `qcow2` or `raw`.
     pub format: &'static str,
-    /// The image that it is a clone of: qcow2, and never written to.
-    pub base: Option<PathBuf>,
+    /// What it is a clone of, and what that lies on: qcow2, the nearest first, and never written to.
+    pub bases: Vec<PathBuf>,
     /// What the guest knows it by, at most 20 characters.
     pub serial: String,
 }

@@ -48,8 +48,8 @@ async fn qemu_runs_in_its_jail_and_cannot_write_to_its_base() {
     let (data, vm) = (world.root.path().join("data.raw"), world.vm());
     File::create(&data).and_then(|file| file.set_len(1 << 20)).expect("a data disk");
     let spec = machine::Spec {
-        root: Drive { path: root.clone(), format: "qcow2", base: Some(base.clone()), serial: "root".into() },
-        drives: vec![Drive { path: data.clone(), format: "raw", base: None, serial: "data".into() }],
+        root: Drive { path: root.clone(), format: "qcow2", bases: vec![base.clone()], serial: "root".into() },
+        drives: vec![Drive { path: data.clone(), format: "raw", bases: Vec::new(), serial: "data".into() }],
         qemu: host::qemu(None).expect("QEMU"),
         ..vm
     };

@@ -6,4 +6,5 @@ mod disks;
 mod escape;
 mod identity;
 mod limits;
+mod snapshots;
 mod world;

@@ -66,7 +66,7 @@ impl World {
             vcpus: 1,
             memory_mb: 64,
             boot: Boot::Bios,
-            root: Drive { path, format: "qcow2", base: None, serial: "root".into() },
+            root: Drive { path, format: "qcow2", bases: Vec::new(), serial: "root".into() },
             seed: self.dir.join("seed.iso"),
             assigned: machine::Assigned::default(),
             drives: Vec::new(),

@@ -26,7 +26,7 @@ const DATABASE: &str = "database";
 /// The setting that is a database's id.
 const DATABASE_ID: &str = "database.id";
 /// Folders of things that rows of the database own.
-const THINGS: [&str; 4] = ["disks", "machines", "sandbox/layers", "sandbox/memories"];
+const THINGS: [&str; 5] = ["disks", "snapshots", "machines", "sandbox/layers", "sandbox/memories"];
 /// Pause between two checks whether another service came.
 const LOOK: Duration = Duration::from_secs(5);
 /// Seconds by which the clock may go back without effect.

@@ -11,9 +11,10 @@ use berth_domain::ids::Owner;
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
 /// Tables whose rows say when they want work; looking at a row earlier does no harm.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "vms",
     "disks",
+    "disk_snapshots",
     "images",
     "sandboxes",
     "sandbox_templates",

@@ -69,6 +69,8 @@ const STEPS: &[Step] = steps![
     40 "0040" "firewall",
     41 "0041" "suspended",
     42 "0042" "pool",
+    43 "0043" "disk_snapshots",
+    44 "0044" "disks_of_snapshots",
     47 "0047" "reinstall",
     48 "0048" "rescue",
     53 "0053" "network_ipv6",

@@ -104,6 +104,7 @@ id_values!(
     ReferralId,
     VmId,
     DiskId,
+    DiskSnapshotId,
     OperationId,
     SandboxId,
     TemplateId,

@@ -48,7 +48,7 @@ pub struct Held {
     pub vcpu: i64,
     /// Memory of all VMs, in MiB.
     pub memory_mb: i64,
-    /// Disks, root disk volumes among them.
+    /// Disks, root disk volumes and snapshots of disks among them.
     pub disks: i64,
     /// Their sizes summed, in GiB.
     pub disk_gb: i64,
@@ -84,6 +84,7 @@ fn rows(of: &str) -> String {
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
          memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"
     )

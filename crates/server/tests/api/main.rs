@@ -11,6 +11,7 @@ mod capacity;
 mod client_address;
 mod count;
 mod disk;
+mod disk_snapshot;
 mod edge;
 mod envelope;
 mod event;

@@ -78,7 +78,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", "vms") if rest.ends_with("/console/ws") || rest.ends_with("/screen/ws") => {
                 Project(Roles::Change, Keys::Vm)
             }
-            (_, "vms" | "disks" | "root_disks") => Project(usual, Keys::Vm),
+            (_, "vms" | "disks" | "root_disks" | "disk_snapshots") => Project(usual, Keys::Vm),
             (_, "ssh_keys") => Project(usual, Keys::ForVms),
             (_, "networks") => Project(usual, Keys::VmOrSandbox),
             (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),

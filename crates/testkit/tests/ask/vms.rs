@@ -3,12 +3,14 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::host::Ask;
-use berth_domain::host::ask::{disk, host, image, stream, vm};
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::host::ask::{disk, disk_snapshot, host, image, stream, vm};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_host::EngineError;
-use berth_host::vm::{Aim, DataDisk, DiskSource, DiskSpec, GuestKeys, ImageImport, MachineSpec, Open};
+use berth_host::vm::{
+    Aim, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, GuestKeys, ImageImport, MachineSpec, Open,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::way::{Asked, Way, id, verbs};
@@ -130,6 +132,41 @@ async fn life(way: &Way) -> Vec<String> {
     said
 }
 
+/// What is answered about snapshots of disks, in order.
+async fn snapshots(way: &Way) -> Vec<String> {
+    let (mut said, vm) = (Vec::new(), &way.vm);
+    macro_rules! note {
+        ($($answer:expr),* $(,)?) => { $(said.push(format!("{:?}", $answer));)* };
+    }
+    let machine = MachineSpec { id: MachineId(id(8)), ..spec() };
+    let (aim, older) = (machine.aim(), Aim::of(machine.id, 2));
+    let disk = DiskSpec { id: DiskId(id(2)), source: DiskSource::Empty, size_gb: 20 };
+    vm.make_disk(&disk).await.expect("a disk");
+    vm.start(&machine).await.expect("a start");
+    let [one, two] = [6, 7].map(|n| DiskSnapshotSpec { id: DiskSnapshotId(id(n)), disk: disk.id });
+    way.vms.set_copying(1);
+    note!(vm.snapshot_disk(&one, Some(aim)).await, vm.snapshot_disk(&one, Some(aim)).await);
+    note!(vm.snapshot_disk(&two, Some(aim)).await, vm.snapshot_disk(&two, None).await);
+    assert_eq!(way.vms.snapshots(), (2, 0));
+    assert_eq!(vm.snapshot_disk(&one, Some(older)).await, Err(EngineError::Outdated(3)));
+    assert_eq!(vm.remove_snapshot(one.id, Some(older)).await, Err(EngineError::Outdated(3)));
+    let mut found = vm.scan().await.expect("a search").snapshots;
+    found.sort_unstable();
+    assert_eq!(found, [one.id, two.id]);
+    let from = DiskSpec { id: DiskId(id(9)), source: DiskSource::Snapshot(one.id), size_gb: 20 };
+    note!(
+        vm.make_disk(&from).await,
+        vm.remove_snapshot(one.id, Some(aim)).await,
+        vm.remove_snapshot(one.id, None).await
+    );
+    note!(vm.make_disk(&DiskSpec { id: DiskId(id(10)), ..from }).await);
+    let aside = way.aside("snapshots").await;
+    note!(vm.set_aside_snapshot(two.id, &aside).await, vm.set_aside_snapshot(one.id, &aside).await);
+    assert!(aside.join(two.id.to_string()).exists() && !aside.join(one.id.to_string()).exists());
+    note!(vm.snapshot_disk(&DiskSnapshotSpec { disk: DiskId(id(11)), ..one }, None).await);
+    said
+}
+
 /// What is answered about images, in order.
 async fn images(way: &Way) -> Vec<String> {
     let vm = &way.vm;
@@ -202,6 +239,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     let asked = Asked::default();
     let (near, far) = (Way::near(), Way::far(&asked).await);
     assert_eq!(life(&near).await, life(&far).await);
+    assert_eq!(snapshots(&near).await, snapshots(&far).await);
     assert_eq!(images(&near).await, images(&far).await);
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
@@ -218,7 +256,13 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         "host.ports_free",
     ];
     let own = own.into_iter().chain(["host.scan_vms"]);
-    let all = vm::Ask::VERBS.iter().chain(disk::Ask::VERBS).chain(image::Ask::VERBS).copied().chain(own);
+    let all = vm::Ask::VERBS
+        .iter()
+        .chain(disk::Ask::VERBS)
+        .chain(disk_snapshot::Ask::VERBS)
+        .chain(image::Ask::VERBS)
+        .copied()
+        .chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();
     assert!(missing.is_empty(), "no scenario drives {missing:?}");
     // Whoever adds a noun or a verb of the host or of streams says here, in `sandboxes` or in `networks` which scenario

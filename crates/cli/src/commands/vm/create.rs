@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use berth_client::{CreateRootDisk, CreateVm, DataDisks, DiskId, NewVmDisk, Port, ProjectClient, RootDiskChoice};
+use berth_client::{
+    CreateRootDisk, CreateVm, DataDisks, DiskId, DiskSnapshot, NewVmDisk, Port, ProjectClient, RootDiskChoice,
+};
 use clap::Args;
 
 use super::find::tell_shared;
@@ -16,6 +18,8 @@ use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::{own_key, progress, size, span};
 
+/// How large a root disk is where nothing is said of it, in GiB.
+const SMALLEST: i64 = 20;
 /// Seconds to wait for a new VM: an image may be cloned first.
 const LONGEST: u64 = 600;
 
@@ -25,6 +29,7 @@ pub const WORDS: Words = &[
     ("root_disk.create_disk_request.name", "NAME"),
     ("root_disk.create_disk_request.size_gb", "--disk"),
     ("root_disk.create_disk_request.image_id", "--image"),
+    ("snapshot_id", "--snapshot"),
     ("root_disk.attach_disk_request", "--root-disk"),
     ("vm_config_id", "--size"),
     ("gpu_config_count", "--gpus"),
@@ -48,17 +53,20 @@ pub struct CreateArgs {
     /// Name: small letters, digits and hyphens, at most 20
     name: String,
     /// Image to boot: berth image list
-    #[arg(long, short, default_value = "debian-12", conflicts_with = "root_disk")]
+    #[arg(long, short, default_value = "debian-12", conflicts_with_all = ["root_disk", "snapshot"])]
     image: String,
+    /// Snapshot of a root disk to begin with, by name or id: berth disk snapshot list
+    #[arg(long, conflicts_with = "root_disk")]
+    snapshot: Option<String>,
     /// Size: berth catalog
     #[arg(long, short, default_value = "small")]
     size: String,
     /// How many GPUs, of a size that has some: berth catalog
     #[arg(long)]
     gpus: Option<i64>,
-    /// Root disk in GiB, or as 1T: 20 to 2048
-    #[arg(long, default_value = "20", value_name = "GIB", value_parser = size::gib, conflicts_with = "root_disk")]
-    disk: u64,
+    /// Root disk in GiB, or as 1T: 20 to 2048; by default 20, or as much as the snapshot has
+    #[arg(long, value_name = "GIB", value_parser = size::gib, conflicts_with = "root_disk")]
+    disk: Option<u64>,
     /// Boot from this root disk, by name or id
     #[arg(long, value_name = "DISK")]
     root_disk: Option<String>,
@@ -148,6 +156,10 @@ pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs
 
 async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {
     let user_data = args.user_data.as_deref().map(read).transpose()?;
+    let snapshot = match &args.snapshot {
+        Some(snapshot) => Some(disk::find_snapshot(project, snapshot).await?),
+        None => None,
+    };
     let root_disk = match &args.root_disk {
         Some(disk) => {
             let disk_id = disk::find_root(project, disk).await?.id;
@@ -157,8 +169,8 @@ async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -
             attach_disk_request: None,
             create_disk_request: Some(CreateRootDisk {
                 name: args.name.clone(),
-                size_gb: i64::try_from(args.disk)?,
-                image_id: args.image,
+                size_gb: disk_gb(args.disk, snapshot.as_ref())?,
+                image_id: snapshot.is_none().then_some(args.image),
             }),
         },
     };
@@ -187,6 +199,7 @@ async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -
         plan_id: args.plan,
         delete_root_disk: root_disk.create_disk_request.is_some() && !args.keep_root_disk,
         root_disk,
+        snapshot_id: snapshot.map(|snapshot| snapshot.id),
         data_disks: some.then_some(DataDisks { attached_disks: attached, create_disks: created }),
         network_ids,
         exposed_ports: ports(&args.ports)?,
@@ -196,6 +209,14 @@ async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -
         ttl_seconds: args.ttl,
         count: None,
     })
+}
+
+/// How large a new root disk is to be, in GiB.
+fn disk_gb(typed: Option<u64>, snapshot: Option<&DiskSnapshot>) -> Result<i64> {
+    match typed {
+        Some(size) => Ok(i64::try_from(size)?),
+        None => Ok(snapshot.map_or(SMALLEST, |snapshot| snapshot.size_gb)),
+    }
 }
 
 fn data_disk(text: &str) -> Result<NewVmDisk> {

@@ -89,7 +89,7 @@ mod tests {
         .expect("a plan");
         let size = json!({"id": "s", "vcpu": 2, "memory_mb": 4096, "gpu_model": null, "gpu_max": 1});
         let size: VmConfig = serde_json::from_value(size).expect("a size");
-        let created = CreateRootDisk { name: "r".into(), size_gb: 20, image_id: "i".into() };
+        let created = CreateRootDisk { name: "r".into(), size_gb: 20, image_id: Some("i".into()) };
         let data = NewVmDisk { name: "d".into(), kind: "block".into(), size_gb: 12 };
         let request = CreateVm {
             gpu_config_count: Some(1),

@@ -8,6 +8,7 @@
 //! two that exchange bytes; what is asked is the same.
 
 pub mod disk;
+pub mod disk_snapshot;
 pub mod host;
 pub mod image;
 pub mod layer;
@@ -58,6 +59,8 @@ nouns! {
     Image "image" image,
     /// Disks of VMs.
     Disk "disk" disk,
+    /// Snapshots of those.
+    DiskSnapshot "disk_snapshot" disk_snapshot,
     /// Machines of VMs.
     Vm "vm" vm,
     /// Layers of sandboxes' disks.

@@ -1,10 +1,9 @@
 //! Disks as files, and as drives of machines.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_domain::ids::{DiskId, MachineId};
-use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive};
 
 use super::{QemuEngine, gib};
@@ -26,14 +25,21 @@ impl QemuEngine {
         self.disks().join(format!("{id}.{}", if is_root { "qcow2" } else { "raw" }))
     }
 
-    /// A root disk, cloned from an image in a folder.
-    pub(super) fn root_drive(&self, id: DiskId, base: PathBuf) -> Drive {
-        Drive { path: self.disk_file(id, true), format: "qcow2", base: Some(base), serial: id.serial() }
+    /// A root disk, cloned from what a folder has.
+    pub(super) fn root_drive(&self, id: DiskId, base: &Path) -> Result<Drive> {
+        let bases = self.chain(base)?;
+        Ok(Drive { path: self.disk_file(id, true), format: "qcow2", bases, serial: id.serial() })
+    }
+
+    /// A disk of either kind.
+    pub(super) fn any_drive(&self, id: DiskId) -> Result<Drive> {
+        let is_root = self.disk_file(id, true).exists();
+        if is_root { self.root_drive(id, &self.base_of(id)?) } else { Ok(self.data_drive(id)) }
     }
 
     /// A data disk.
     pub(super) fn data_drive(&self, id: DiskId) -> Drive {
-        Drive { path: self.disk_file(id, false), format: "raw", base: None, serial: id.serial() }
+        Drive { path: self.disk_file(id, false), format: "raw", bases: Vec::new(), serial: id.serial() }
     }
 
     /// Has a disk grow, by the machine that has it where that runs.
@@ -45,14 +51,7 @@ impl QemuEngine {
                 return Ok(());
             }
         }
-        let drive = if self.disk_file(id, true).exists() {
-            let base = self.base_of(id)?;
-            let manifest = Manifest::load(&base).map_err(qemu_failed)?;
-            self.root_drive(id, base.join(manifest.disk))
-        } else {
-            self.data_drive(id)
-        };
-        machine::grow_file(&drive, gib(size_gb)).await.map_err(qemu_failed)
+        machine::grow_file(&self.any_drive(id)?, gib(size_gb)).await.map_err(qemu_failed)
     }
 
     /// Makes the root disk of a machine that has ended anew, with nothing of what was on it, not in a memory either.
@@ -65,7 +64,7 @@ impl QemuEngine {
         };
         self.remove_memory(machine)?;
         std::fs::create_dir_all(self.disks()).map_err(transient)?;
-        self.clone_root_anew(spec, image).await
+        self.clone_root_anew(spec, self.base(image).await?).await
     }
 
     /// Hands a data disk to a machine, where that runs.
@@ -88,7 +87,7 @@ impl QemuEngine {
 }
 
 /// What a machine does, if it does that in time: a taken-over one may say that it is busy for ever.
-async fn in_time<T>(work: impl Future<Output = berth_qemu::Result<T>>) -> Result<T> {
+pub(super) async fn in_time<T>(work: impl Future<Output = berth_qemu::Result<T>>) -> Result<T> {
     let done = tokio::time::timeout(PATIENCE, work).await;
     done.map_err(|_| transient("the machine does not answer in time"))?.map_err(qemu_failed)
 }

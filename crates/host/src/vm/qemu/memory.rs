@@ -5,12 +5,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::ids::MachineId;
-use berth_qemu::machine::{self, memory};
+use berth_qemu::machine::{self, memory, snapshot};
 use berth_qemu::{Error, accel, host};
 
 use tokio::time::timeout;
 
 use super::QemuEngine;
+use super::disks::in_time;
 use crate::error::{qemu_failed, transient};
 use crate::vm::MachineSpec;
 use crate::{EngineError, Result, fault};
@@ -40,6 +41,10 @@ impl QemuEngine {
         }
         let bytes = machine::usage(&dir, id.0).map_or(0, |usage| usage.rss_bytes);
         let _room = if memory::is_saved(&dir) { None } else { Some(self.room_for(bytes)?) };
+        if machine::find(&dir, id.0).is_some() {
+            // A machine that copies its disks cannot be saved; what it was copying is copied once it is off.
+            in_time(snapshot::give_up_all(&dir)).await?;
+        }
         let processor = accel::processor();
         let (root, data) = (self.disk_file(spec.root_disk, true), &spec.data_disks);
         let data: Vec<_> = data.iter().map(|disk| self.disk_file(disk.id, false)).collect();

@@ -34,7 +34,7 @@ impl QemuEngine {
         fault::point("vm.rescue.cloned").await.map_err(transient)?;
         Ok(machine::Spec {
             boot: manifest.boot(&base),
-            root: Drive { path, format: "qcow2", base: Some(below), serial: SERIAL.into() },
+            root: Drive { path, format: "qcow2", bases: vec![below], serial: SERIAL.into() },
             drives: std::iter::once(own.root).chain(own.drives).collect(),
             places: own.places + 1,
             ..own

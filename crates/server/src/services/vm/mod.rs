@@ -89,6 +89,7 @@ impl Vms {
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
@@ -137,7 +138,8 @@ impl Right for Vms {
 #[async_trait]
 impl Holder for Vms {
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
-        Ok(store::vm::any(&mut *tx, project).await? || store::disk::any(tx, project).await?)
+        let has_disks = store::vm::any(&mut *tx, project).await? || store::disk::any(&mut *tx, project).await?;
+        Ok(has_disks || store::disk_snapshot::any(tx, project).await?)
     }
 }
 
@@ -145,7 +147,8 @@ impl Holder for Vms {
 impl Takes for Vms {
     async fn taken(&self, tx: &mut Tx) -> Result<Vec<Use>> {
         let mut taken = store::vm::taken(&mut *tx).await?;
-        taken.extend(store::disk::taken(tx).await?);
+        taken.extend(store::disk::taken(&mut *tx).await?);
+        taken.extend(store::disk_snapshot::taken(tx).await?);
         Ok(taken)
     }
 

@@ -1,9 +1,10 @@
-//! What the owners of disks are told when a worker or a request changed one.
+//! What the owners of disks and their snapshots are told when a worker or a request changed one.
 
 use berth_domain::Timestamp;
 use serde_json::{Value, json};
 
 use super::store::disk::DiskRow;
+use super::store::disk_snapshot::DiskSnapshotRow;
 use crate::db::{DbError, Tx, event};
 
 /// Tells that a disk has another status, another VM or none.
@@ -14,4 +15,18 @@ pub async fn disk(tx: &mut Tx, disk: &DiskRow, now: Timestamp) -> Result<(), DbE
 /// What events and audit records say of a disk.
 pub fn data(disk: &DiskRow) -> Value {
     json!({"name": disk.name, "status": disk.status.as_str(), "message": disk.message, "size_gb": disk.extent.wanted_gb, "vm_id": disk.vm})
+}
+
+/// Tells that a snapshot of a disk has another status.
+pub async fn snapshot(tx: &mut Tx, snapshot: &DiskSnapshotRow, now: Timestamp) -> Result<(), DbError> {
+    let data = snapshot_data(snapshot);
+    event::emit(tx, snapshot.project, "disk_snapshot.status", &snapshot.id.to_string(), &data, now).await
+}
+
+/// What events and audit records say of a snapshot of a disk.
+pub fn snapshot_data(snapshot: &DiskSnapshotRow) -> Value {
+    json!({
+        "name": snapshot.name, "status": snapshot.status.as_str(), "message": snapshot.message,
+        "size_gb": snapshot.size_gb, "disk_id": snapshot.disk,
+    })
 }

@@ -4,6 +4,7 @@ mod admin;
 mod catalog;
 mod console;
 mod disk;
+mod disk_snapshot;
 mod firewall;
 mod image;
 mod metrics;
@@ -46,6 +47,8 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(disk::attach_disk))
         .routes(routes!(disk::detach_disk))
         .routes(routes!(disk::resize_disk))
+        .routes(routes!(disk_snapshot::list_disk_snapshots, disk_snapshot::create_disk_snapshot))
+        .routes(routes!(disk_snapshot::get_disk_snapshot, disk_snapshot::delete_disk_snapshot))
         .routes(routes!(admin::list_all_vms))
         .routes(routes!(admin::stop_any_vm))
         .routes(routes!(admin::delete_any_vm))

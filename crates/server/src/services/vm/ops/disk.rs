@@ -1,11 +1,13 @@
 //! Verbs on root disk volumes and data disks.
 
-use berth_domain::ids::{DiskId, VmId};
+use berth_domain::ids::DiskId;
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DATA_DISKS, ResizeDisk};
 use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
-use berth_domain::{Code, Error, Result, Timestamp};
+use berth_domain::{Code, Error, Result};
 
+use super::disk_snapshot::{check, not_copied};
+use super::holder::wake_holder;
 use super::vm::{available, new_disk};
 use super::{vm_not_found, volume_not_found};
 use crate::db::audit::Audit;
@@ -31,7 +33,8 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     }
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
-    disk.work_at = Some(now);
+    check(&mut tx, scope.into(), wanted, &request.region_id, "").await?;
+    (disk.snapshot, disk.work_at) = (wanted.snapshot_id, Some(now));
     quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
     record(&mut tx, scope, &disk, "create").await?;
@@ -84,18 +87,6 @@ pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, reques
     Ok(row)
 }
 
-/// Has the worker look at the VM that has a disk.
-async fn wake_holder(tx: &mut Tx, holder: Option<VmId>, now: Timestamp) -> Result<()> {
-    let Some(holder) = holder else { return Ok(()) };
-    if let Some(before) = store::vm::load(&mut *tx, holder).await? {
-        let vm = VmRow { work_at: Some(now), updated_at: now, ..before.clone() };
-        store::vm::update(tx, &before, &vm).await?;
-    }
-    tx.signal(Signal::Work("vms"));
-    tx.signal(Signal::Row("vms", holder.0));
-    Ok(())
-}
-
 /// Attaches a data disk to a VM: to one that is off from the next start on, to one that runs after the answer.
 pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -> Result<DiskRow> {
     let now = vms.clock().now();
@@ -112,6 +103,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
         return Err(Error::field("vm_id", "the VM lies in another region"));
     }
     available(&before)?;
+    not_copied(&mut tx, &before).await?;
     let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
     if held.len() > MAX_DATA_DISKS {
@@ -137,6 +129,7 @@ pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     let moving = vm.as_ref().map(|vm| moving(vm, Move::Out)).transpose()?.flatten().map(|way| (way, now));
     let mut row = DiskRow { moving, message: None, updated_at: now, ..before.clone() };
     if moving.is_none() {
+        not_copied(&mut tx, &before).await?;
         row.release(now);
     }
     store::disk::update(&mut tx, &before, &row).await?;

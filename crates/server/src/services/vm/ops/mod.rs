@@ -3,7 +3,9 @@
 
 pub mod admin;
 pub mod disk;
+pub mod disk_snapshot;
 pub mod firewall;
+mod holder;
 pub mod image;
 pub mod reinstall;
 pub mod rescue;

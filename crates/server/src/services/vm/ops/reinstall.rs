@@ -11,6 +11,7 @@ use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_domain::{Error, Result};
 
+use super::disk_snapshot::not_copied;
 use super::vm::{image, record, try_disks_again, whole_gib};
 use super::vm_not_found;
 use super::with_disks::VmWithDisks;
@@ -37,10 +38,12 @@ pub async fn reinstall(vms: &Vms, scope: &Scope, id: VmId, request: ReinstallVm)
         return Ok(VmWithDisks { vm: before, disks });
     };
     quota::afford(&mut tx, scope, now).await?;
+    not_copied(&mut tx, root).await?;
     let was = root.clone();
     // What is there has its place on the host.
     root.status = if was.status == DiskStatus::Ready { DiskStatus::Provisioning } else { DiskStatus::Pending };
     (root.anew, root.message, root.updated_at) = (true, None, now);
+    root.snapshot = None;
     (root.image_id, root.login_user) = (Some(image.id.clone()), Some(image.login_user.clone()));
     store::disk::update(&mut tx, &was, root).await?;
     told::disk(&mut tx, root, now).await?;

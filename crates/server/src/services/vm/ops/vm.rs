@@ -5,14 +5,16 @@ use std::net::IpAddr;
 use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, OrgId, VmId};
 use berth_domain::machine::Owner;
+use berth_domain::vm::disk_snapshot::Wanted;
 use berth_domain::vm::model::{KeysState, Want};
-use berth_domain::vm::request::{CreateVm, NewDisk, ReplaceKeys, RootDisk, UpdateVm};
+use berth_domain::vm::request::{CreateVm, NewDisk, ReplaceKeys, RootDisk, RootSource, UpdateVm};
 use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
+use super::disk_snapshot;
 use super::with_disks::VmWithDisks;
 use super::{size, vm_not_found};
 use crate::config::Reached;
@@ -84,21 +86,11 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     let (vcpu, memory_mb) = check_catalog(vms, request)?;
     let tenant = Tenant::from(scope);
     let (image, root) = match &request.root_disk {
-        RootDisk::Create { size_gb, image_id, .. } => {
-            let image = image(tx, image_id).await?;
-            if size_gb.saturating_mul(1 << 30) < image.virtual_size {
-                let least = whole_gib(image.virtual_size);
-                return Err(Error::field(
-                    "root_disk.create_disk_request.size_gb",
-                    format!("must be at least {least}, the size of the image"),
-                ));
-            }
-            (Origin { id: image.id, login_user: image.login_user }, None)
-        }
+        RootDisk::Create { size_gb, of, .. } => (origin(tx, tenant, (of, *size_gb), &request.region_id).await?, None),
         RootDisk::Attach(id) => {
             let field = "root_disk.attach_disk_request.disk_id";
             let disk = reference(tx, tenant, *id, DiskKind::Root, &request.region_id, field).await?;
-            (Origin::of(&disk)?, Some(disk))
+            (Origin::of(disk.image_id.clone(), disk.login_user.clone())?, Some(disk))
         }
     };
     let mut attached = Vec::new();
@@ -106,10 +98,15 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         let field = "data_disks.attached_disks";
         attached.push(reference(tx, tenant, *id, DiskKind::Data, &request.region_id, field).await?);
     }
+    for (number, disk) in request.create_disks.iter().enumerate() {
+        let object = format!("data_disks.create_disks[{number}].");
+        disk_snapshot::check(tx, tenant, disk, &request.region_id, &object).await?;
+    }
     let networks = membership::references(tx, tenant, &request.network_ids).await?;
     let ssh_keys = chosen_key::with_chosen(tx, scope, &request.ssh_keys, &request.ssh_key_ids).await?;
     for disk in root.iter().chain(&attached) {
         available(disk)?;
+        disk_snapshot::not_copied(tx, disk).await?;
     }
     let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
     let places = membership::of_several(tx, &networks, count).await?;
@@ -129,10 +126,31 @@ struct Origin {
 }
 
 impl Origin {
-    fn of(disk: &DiskRow) -> Result<Self> {
-        let whole = disk.image_id.clone().zip(disk.login_user.clone());
+    fn of(image: Option<String>, login_user: Option<String>) -> Result<Self> {
+        let whole = image.zip(login_user);
         let (id, login_user) = whole.ok_or_else(|| Error::internal("a root disk without an image"))?;
         Ok(Self { id, login_user })
+    }
+}
+
+/// Where a new root disk of a size comes from: the image, or that of the disk that the snapshot is of.
+async fn origin(tx: &mut Tx, tenant: Tenant, (of, size_gb): (&RootSource, i64), region: &str) -> Result<Origin> {
+    let object = "root_disk.create_disk_request.";
+    match of {
+        RootSource::Image(id) => {
+            let image = image(tx, id).await?;
+            if size_gb.saturating_mul(1 << 30) < image.virtual_size {
+                let rule = format!("must be at least {}, the size of the image", whole_gib(image.virtual_size));
+                return Err(Error::field(format!("{object}size_gb"), rule));
+            }
+            Ok(Origin { id: image.id, login_user: image.login_user })
+        }
+        RootSource::Snapshot(id) => {
+            let of = (DiskKind::Root, DiskType::Block);
+            let wanted = Wanted { of, size_gb, region, fields: ("snapshot_id", object) };
+            let snapshot = disk_snapshot::source(tx, tenant, *id, wanted).await?;
+            Origin::of(snapshot.image_id, snapshot.login_user)
+        }
     }
 }
 
@@ -221,9 +239,13 @@ async fn write(
     let id = VmId(Uuid::now_v7());
     let region = request.region_id.clone();
     let root = match (&request.root_disk, found.root.clone()) {
-        (RootDisk::Create { name, size_gb, image_id }, _) => DiskRow {
+        (RootDisk::Create { name, size_gb, of }, _) => DiskRow {
             kind: DiskKind::Root,
-            image_id: Some(image_id.clone()),
+            image_id: Some(found.image.id.clone()),
+            snapshot: match of {
+                RootSource::Image(_) => None,
+                RootSource::Snapshot(id) => Some(*id),
+            },
             login_user: Some(found.image.login_user.clone()),
             plan_id: Some(request.plan_id.clone()),
             ..new_disk(scope, &region, name.as_str(), DiskType::Block, *size_gb, now)
@@ -336,6 +358,7 @@ pub(super) fn new_disk(
         extent: Extent::of(size_gb),
         region_id: region.to_owned(),
         image_id: None,
+        snapshot: None,
         login_user: None,
         plan_id: None,
         status: DiskStatus::Pending,
@@ -353,7 +376,8 @@ pub(super) fn new_disk(
 }
 
 fn data_disk(scope: &Scope, region: &str, disk: &NewDisk, now: Timestamp) -> DiskRow {
-    new_disk(scope, region, disk.name.as_str(), disk.kind, disk.size_gb, now)
+    let made = new_disk(scope, region, disk.name.as_str(), disk.kind, disk.size_gb, now);
+    DiskRow { snapshot: disk.snapshot_id, ..made }
 }
 
 /// Records the wish to start, stop, restart, suspend or resume; says nothing new where that is under way or done.

@@ -59,7 +59,7 @@ pub(super) async fn gpus(
     Ok(choose(found, &held, model, count).ok_or_else(|| shortage(found, &held, model, count)))
 }
 
-/// What the host lacks for so many GiB of disks that are not made yet. Disks that are there fit, whatever is said of the
+/// What the host lacks for so many GiB of disks and snapshots that are not made yet. Disks that are there fit, whatever is said of the
 /// host by now.
 pub(super) async fn shortage_of_disk(
     tx: &mut Tx,
@@ -73,7 +73,7 @@ pub(super) async fn shortage_of_disk(
     if !capacity.disk_free {
         return Ok(Some("the host's disk is almost full".to_owned()));
     }
-    let placed = store::disk::placed_gb(tx, region).await?;
+    let placed = store::disk::placed_gb(tx, region).await? + store::disk_snapshot::placed_gb(tx, region).await?;
     Ok(lacking(placed + unmade_gb, capacity.disk_gb, "disk", " GiB"))
 }
 

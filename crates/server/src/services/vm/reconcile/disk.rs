@@ -1,6 +1,6 @@
 //! Makes and removes disks that are not part of a VM's creation.
 
-use berth_domain::ids::{DiskId, Owner, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, Owner, VmId};
 use berth_domain::vm::disk::{DiskStep, Move, next};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
@@ -8,6 +8,7 @@ use berth_host::EngineError;
 use berth_host::vm::{Aim, DiskSource, DiskSpec};
 
 use super::capacity::shortage_of_disk;
+use super::disk_snapshot::copy;
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::services::vm::store::disk::DiskRow;
@@ -23,9 +24,15 @@ pub struct DiskLife {
     vms: Vms,
 }
 
+/// One look at a disk: its row, and the first of its snapshots that are to be made, or given up.
+pub struct Seen {
+    disk: DiskRow,
+    snapshot: Option<DiskSnapshotId>,
+}
+
 impl Life for DiskLife {
     type Key = DiskId;
-    type Seen = DiskRow;
+    type Seen = Seen;
     type Step = DiskStep;
     const TABLE: &'static str = "disks";
     const KIND: &'static str = "disk";
@@ -38,28 +45,37 @@ impl Life for DiskLife {
         store::disk::owner(self.vms.db(), *id).await.ok().flatten()
     }
 
-    async fn look(&self, id: &DiskId) -> Result<Option<DiskRow>, StepError> {
-        Ok(store::disk::load(self.vms.db(), *id).await?)
+    async fn look(&self, id: &DiskId) -> Result<Option<Seen>, StepError> {
+        let Some(disk) = store::disk::load(self.vms.db(), *id).await? else { return Ok(None) };
+        // Its VM has it copied, where one has it.
+        let open =
+            if disk.vm.is_none() { store::disk_snapshot::open_of_disk(self.vms.db(), *id).await? } else { Vec::new() };
+        Ok(Some(Seen { disk, snapshot: open.first().map(|snapshot| snapshot.id) }))
     }
 
-    async fn plan(&self, disk: &DiskRow) -> Result<Next<DiskStep>, StepError> {
-        Ok(next(disk.status, disk.grows() && disk.vm.is_none()).map_or(Next::Rest(None), Next::Take))
+    async fn plan(&self, Seen { disk, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
+        let step = next(disk.status, disk.grows() && disk.vm.is_none(), snapshot.is_some());
+        Ok(step.map_or(Next::Rest(None), Next::Take))
     }
 
     fn name(step: &DiskStep) -> &'static str {
         step.as_str()
     }
 
-    async fn take(&self, disk: &DiskRow, step: DiskStep) -> Result<(), StepError> {
+    async fn take(&self, Seen { disk, snapshot }: &Seen, step: DiskStep) -> Result<(), StepError> {
         match step {
             DiskStep::Place => self.place(disk).await,
             DiskStep::Make => make(&self.vms, disk, None).await,
+            DiskStep::Snapshot => match snapshot {
+                Some(snapshot) => copy(&self.vms, *snapshot, None).await,
+                None => Ok(()),
+            },
             DiskStep::Grow => grow(&self.vms, disk.id, None).await,
             DiskStep::Remove => self.remove(disk).await,
         }
     }
 
-    async fn rest(&self, disk: &DiskRow, until: Option<Timestamp>) -> Result<(), StepError> {
+    async fn rest(&self, Seen { disk, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
         if disk.work_at == until {
             return Ok(());
         }
@@ -72,12 +88,12 @@ impl Life for DiskLife {
         .await
     }
 
-    async fn postpone(&self, disk: &DiskRow, until: Timestamp) -> Result<(), StepError> {
+    async fn postpone(&self, Seen { disk, .. }: &Seen, until: Timestamp) -> Result<(), StepError> {
         record(&self.vms, disk.id, |disk, _| disk.work_at = Some(until)).await
     }
 
     /// What is to be removed is never given up, and what is there does not fail.
-    async fn give_up(&self, disk: &DiskRow, error: &EngineError) -> Result<bool, StepError> {
+    async fn give_up(&self, Seen { disk, .. }: &Seen, error: &EngineError) -> Result<bool, StepError> {
         if matches!(disk.status, DiskStatus::Deleting | DiskStatus::Ready) {
             return Ok(false);
         }
@@ -266,6 +282,9 @@ async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(),
 }
 
 fn source(disk: &DiskRow) -> Result<DiskSource> {
+    if let Some(snapshot) = disk.snapshot {
+        return Ok(DiskSource::Snapshot(snapshot));
+    }
     match (disk.kind, disk.disk_type) {
         (DiskKind::Root, _) => {
             disk.image_id.clone().map(DiskSource::Image).ok_or_else(|| Error::internal("a root disk without an image"))

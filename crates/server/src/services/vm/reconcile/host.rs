@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use berth_domain::ids::{DiskId, MachineId, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
@@ -59,8 +59,20 @@ impl MachineOwners for Vms {
                 tracing::warn!(disk = %id, ?error, "a disk that no row owns cannot be set aside; trying again later");
             }
         }
+        let snapshots: HashSet<_> = store::disk_snapshot::living(self.db()).await?.into_iter().collect();
+        for id in found.snapshots.into_iter().filter(|id| !snapshots.contains(id)) {
+            if let Err(error) = set_aside_snapshot(self, id, now).await {
+                tracing::warn!(snapshot = %id, ?error, "a snapshot that no row owns cannot be set aside; trying again later");
+            }
+        }
         Ok(())
     }
+}
+
+async fn set_aside_snapshot(vms: &Vms, id: DiskSnapshotId, now: Timestamp) -> Result<(), StepError> {
+    let into = vms.lost().folder("snapshots", now).await.map_err(Error::internal)?;
+    tracing::warn!(snapshot = %id, into = %into.display(), "setting a snapshot of a disk aside that no row owns");
+    Ok(vms.engine().set_aside_snapshot(id, &into).await?)
 }
 
 async fn set_aside(vms: &Vms, id: DiskId, now: Timestamp) -> Result<(), StepError> {

@@ -2,6 +2,7 @@
 
 mod capacity;
 pub mod disk;
+pub mod disk_snapshot;
 mod download;
 mod host;
 pub mod image;

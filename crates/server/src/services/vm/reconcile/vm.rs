@@ -28,6 +28,7 @@ use crate::services::vm::Vms;
 use crate::services::vm::ops::rescue::IMAGE as RESCUE;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
@@ -47,6 +48,7 @@ pub struct VmLife {
 pub struct Seen {
     vm: VmRow,
     disks: Vec<DiskRow>,
+    snapshots: Vec<DiskSnapshotRow>,
     gpus: Vec<PciAddress>,
     /// Its firewall rules as its machine is told them.
     rules: Rules,
@@ -75,8 +77,9 @@ impl Life for VmLife {
         let disks = store::disk::peek_of_vm(self.vms.db(), *id).await?;
         let has_gpus = vm.gpu_config_count > 0;
         let gpus = if has_gpus { machine_gpu::of_machine(self.vms.db(), vm.machine.id).await? } else { Vec::new() };
+        let snapshots = store::disk_snapshot::open_of_vm(self.vms.db(), *id).await?;
         let rules = self.rules(&vm).await?;
-        Ok(Some(Seen { vm, disks, gpus, rules, now: self.vms.clock().now() }))
+        Ok(Some(Seen { vm, disks, snapshots, gpus, rules, now: self.vms.clock().now() }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
@@ -96,6 +99,7 @@ impl Life for VmLife {
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
+            Step::SnapshotDisk(id) => super::disk_snapshot::copy(&self.vms, id, Some(machine)).await,
             Step::GrowDisk(disk) => super::disk::grow(&self.vms, disk, Some(machine)).await,
             Step::AttachDisk(disk) => super::disk::attach(&self.vms, disk, machine).await,
             Step::DetachDisk { id, is_last } => super::disk::detach(&self.vms, id, machine, is_last).await,
@@ -244,7 +248,7 @@ impl VmLife {
             keys_changed: running && vm.keys_state == KeysState::Pending,
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
-            disks: seen.disks.iter().map(disk).collect(),
+            disks: seen.disks.iter().map(|row| disk(row, &seen.snapshots)).collect(),
             expires_at: vm.expires_at,
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
@@ -449,8 +453,15 @@ impl VmLife {
 }
 
 /// A disk as a plan sees it.
-fn disk(row: &DiskRow) -> Disk {
-    Disk { id: row.id, status: row.status, message: row.message.clone(), grows: row.grows(), moving: row.moving }
+fn disk(row: &DiskRow, snapshots: &[DiskSnapshotRow]) -> Disk {
+    Disk {
+        id: row.id,
+        status: row.status,
+        message: row.message.clone(),
+        grows: row.grows(),
+        moving: row.moving,
+        snapshot: snapshots.iter().find(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open),
+    }
 }
 
 /// What a VM's owner is told while a disk of it is made.

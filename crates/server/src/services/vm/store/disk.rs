@@ -1,7 +1,7 @@
 //! Rows of disks: root disk volumes and data disks.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::{DiskChange, DiskKind, DiskStatus, DiskType, Extent, disk};
@@ -39,6 +39,8 @@ pub struct DiskRow {
     pub image_id: Option<String>,
     /// The user that this image installs SSH keys for: a volume outlives its image.
     pub login_user: Option<String>,
+    /// The snapshot that it is made of, which may be gone once it is.
+    pub snapshot: Option<DiskSnapshotId>,
     /// Plan of a root disk.
     pub plan_id: Option<String>,
     /// Where it stands.
@@ -83,6 +85,7 @@ impl FromRow for DiskRow {
             region_id: row.text("region_id")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
+            snapshot: row.opt_parsed("snapshot_id")?,
             plan_id: row.opt_text("plan_id")?,
             status: row.word("status", DiskStatus::parse)?,
             anew: row.flag("anew")?,
@@ -108,7 +111,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
         "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
-        "image_id": disk.image_id.clone(), "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
+        "image_id": disk.image_id.clone(), "snapshot_id": disk.snapshot, "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "anew": disk.anew, "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
         "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
         "created_with": disk.created_with, "work_at": disk.work_at, "created_at": disk.created_at,
@@ -140,10 +143,7 @@ impl DiskRow {
 
     /// Is no VM's any more. What its VM did for it, its own worker goes on with.
     pub fn release(&mut self, now: Timestamp) {
-        (self.vm, self.moving, self.updated_at) = (None, None, now);
-        if self.grows() {
-            self.work_at = Some(now);
-        }
+        (self.vm, self.moving, self.updated_at, self.work_at) = (None, None, now, Some(now));
     }
 
     /// What is under way for it, if it is ready.
@@ -291,6 +291,15 @@ pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
 /// How many disks were cloned from an image.
 pub async fn of_image(tx: &mut Tx, image: &str) -> Result<i64, DbError> {
     sql("SELECT COUNT(*) FROM disks WHERE image_id = $1 AND deleted_at IS NULL").bind(image).fetch_one(tx).await
+}
+
+/// A disk that is yet to be made of a snapshot.
+pub async fn unmade_of(tx: &mut Tx, snapshot: DiskSnapshotId) -> Result<Option<DiskRow>, DbError> {
+    sql("SELECT * FROM disks WHERE snapshot_id = $1 AND deleted_at IS NULL AND status IN ('pending', 'provisioning') \
+         ORDER BY id LIMIT 1")
+    .bind(snapshot)
+    .fetch_optional(tx)
+    .await
 }
 
 struct IdRow(DiskId);

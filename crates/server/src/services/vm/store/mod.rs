@@ -4,6 +4,7 @@
 //! rows it may see. The worker's queries go by id, because it works for everybody.
 
 pub mod disk;
+pub mod disk_snapshot;
 pub mod image;
 pub mod name;
 pub mod operation;

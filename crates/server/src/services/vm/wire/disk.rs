@@ -28,6 +28,9 @@ pub struct RootDiskView {
     size_gb: i64,
     /// Image it was cloned from.
     image_id: String,
+    /// The snapshot that it was made of, which may be gone.
+    #[schema(value_type = Option<uuid::Uuid>, required = true)]
+    snapshot_id: Option<String>,
     /// How it is handed to the guest.
     volume_mode: &'static str,
     /// Plan it was made under.
@@ -73,6 +76,9 @@ pub struct DiskView {
     size_gb: i64,
     /// Region it lies in.
     region_id: String,
+    /// The snapshot that it was made of, which may be gone.
+    #[schema(value_type = Option<uuid::Uuid>, required = true)]
+    snapshot_id: Option<String>,
     /// Where it stands.
     #[schema(value_type = VolumeStatus)]
     status: &'static str,
@@ -129,6 +135,7 @@ impl From<&DiskRow> for RootDiskView {
             region: disk.region_id.clone(),
             size_gb: disk.extent.wanted_gb,
             image_id: disk.image_id.clone().unwrap_or_default(),
+            snapshot_id: disk.snapshot.map(|id| id.to_string()),
             volume_mode: disk.disk_type.as_str(),
             plan_id: disk.plan_id.clone().unwrap_or_default(),
             status: disk.status.as_str(),
@@ -151,6 +158,7 @@ impl From<&DiskRow> for DiskView {
             kind: disk.disk_type.as_str(),
             size_gb: disk.extent.wanted_gb,
             region_id: disk.region_id.clone(),
+            snapshot_id: disk.snapshot.map(|id| id.to_string()),
             status: disk.status.as_str(),
             change: disk.change().map(DiskChange::as_str),
             message: disk.message.clone(),

@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod catalog;
 pub mod disk;
+pub mod disk_snapshot;
 pub mod image;
 pub mod requests;
 pub mod vm;

@@ -24,6 +24,9 @@ pub struct CreateVmBody {
     #[schema(min_length = 1, max_length = 255)]
     plan_id: String,
     root_disk: RootDiskBody,
+    /// A snapshot of a root disk volume that the new root disk begins as, in place of an image.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    snapshot_id: Option<String>,
     data_disks: Option<DataDisksBody>,
     /// Networks of the project that it belongs to.
     #[schema(max_items = 4)]
@@ -90,7 +93,7 @@ pub struct DiskReference {
     disk_id: String,
 }
 
-/// A root disk to clone from an image.
+/// A root disk to clone from an image, or from the snapshot that the whole request names.
 #[derive(ToSchema)]
 #[schema(as = CreateRootDiskRequest)]
 pub struct NewRootDisk {
@@ -98,8 +101,9 @@ pub struct NewRootDisk {
     name: String,
     #[schema(minimum = 20, maximum = 2048)]
     size_gb: i64,
+    /// Required, unless the request has `snapshot_id`.
     #[schema(min_length = 1, max_length = 255)]
-    image_id: String,
+    image_id: Option<String>,
 }
 
 /// Data disks of a new VM.
@@ -121,6 +125,9 @@ pub struct NewDataDisk {
     r#type: DiskTypeWord,
     #[schema(minimum = 10, maximum = 2048)]
     size_gb: i64,
+    /// A snapshot of a data disk of this type that it begins as, at most as large. Without one it is empty.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    snapshot_id: Option<String>,
 }
 
 /// An inbound port to open; 22 is reserved for SSH.

@@ -1,15 +1,21 @@
 //! Data disks and root disk volumes. A disk has a name and an id; commands take both.
 
+mod find;
+mod snapshot;
+
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use berth_client::{DataDisk, List, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
+use berth_client::{DataDisk, DiskSnapshot, List, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
 use clap::{Subcommand, ValueEnum};
 
+use self::find::DISK;
+pub use self::find::{find_data, find_root};
+pub use self::snapshot::find as find_snapshot;
 use super::vm::find as find_vm;
 use crate::context::Context;
-use crate::id::is_id;
 use crate::output::{self, Table};
+use crate::page::PageArgs;
 use crate::pick::Noun;
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
@@ -21,17 +27,23 @@ use crate::watch::ListArgs;
 /// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
 
+/// How large a data disk is where nothing is said of it, in GiB.
+const SMALLEST: i64 = 10;
+
 /// What is said where the service says nothing.
 const UNKNOWN: &str = "no reason was given";
 
 /// Names of VMs by their ids.
 type Names = BTreeMap<String, String>;
 
-const DISK: Noun = Noun { one: "disk", list: "berth disk list" };
-const ROOT_DISK: Noun = Noun { one: "root disk", list: "berth disk list --root" };
-
 /// The option for each field.
-const WORDS: Words = &[("name", "NAME"), ("type", "--kind"), ("size_gb", "--size"), ("region_id", "--region")];
+const WORDS: Words = &[
+    ("name", "NAME"),
+    ("type", "--kind"),
+    ("size_gb", "--size"),
+    ("region_id", "--region"),
+    ("snapshot_id", "--snapshot"),
+];
 /// The argument for each field of a growth.
 const RESIZED: Words = &[("size_gb", "GIB")];
 /// The argument for each field of an attachment.
@@ -69,12 +81,15 @@ pub enum DiskCommand {
     Create {
         /// Name: small letters, digits and hyphens, at most 20
         name: String,
-        /// Size in GiB, or as 1T: 10 to 2048
-        #[arg(long, alias = "disk", default_value = "10", value_name = "GIB", value_parser = size::gib)]
-        size: u64,
-        /// Its form in the guest: a file system mounted at /mnt/NAME, or raw blocks
-        #[arg(long, value_enum, default_value_t = Kind::Filesystem)]
-        kind: Kind,
+        /// Size in GiB, or as 1T: 10 to 2048; by default 10, or as much as the snapshot has
+        #[arg(long, alias = "disk", value_name = "GIB", value_parser = size::gib)]
+        size: Option<u64>,
+        /// Its form in the guest: a file system mounted at /mnt/NAME (the default), or raw blocks; that of the snapshot
+        #[arg(long, value_enum)]
+        kind: Option<Kind>,
+        /// Snapshot of a data disk that it begins as, by name or id; else it is empty
+        #[arg(long)]
+        snapshot: Option<String>,
         /// Region
         #[arg(long, default_value = "local")]
         region: String,
@@ -110,6 +125,9 @@ pub enum DiskCommand {
         #[command(flatten)]
         waiting: WaitArgs,
     },
+    /// Snapshots of disks
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
     Delete {
@@ -144,13 +162,12 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         }
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
         DiskCommand::Get { disk, root: true } => one_root(context, &project, find_root(&project, &disk).await?).await,
-        DiskCommand::Create { name, size, kind, region, waiting } => {
-            let kind = match kind {
-                Kind::Filesystem => "filesystem".to_owned(),
-                Kind::Block => "block".to_owned(),
+        DiskCommand::Create { name, size, kind, snapshot, region, waiting } => {
+            let snapshot = match snapshot {
+                Some(snapshot) => Some(find_snapshot(&project, &snapshot).await?),
+                None => None,
             };
-            let size_gb = i64::try_from(size)?;
-            let request = NewDataDisk { name, kind, size_gb, region_id: region };
+            let request = new_disk((name, region), (size, kind), snapshot)?;
             let disk = project.create_disk(&request).await.map_err(|error| retold(error, WORDS))?;
             tell_shared(context, &project, &disk.name).await;
             let longest = waiting.longest(LONGEST);
@@ -183,9 +200,30 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             }
             one(context, &project, detached).await
         }
+        DiskCommand::Snapshot(command) => snapshot::run(context, &project, command).await,
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
+}
+
+/// A disk as it was typed; what was not is as the snapshot has it.
+fn new_disk(
+    (name, region_id): (String, String),
+    (size, kind): (Option<u64>, Option<Kind>),
+    snapshot: Option<DiskSnapshot>,
+) -> Result<NewDataDisk> {
+    let of_snapshot = snapshot.as_ref();
+    let size_gb = match size {
+        Some(size) => i64::try_from(size)?,
+        None => of_snapshot.map_or(SMALLEST, |snapshot| snapshot.size_gb),
+    };
+    let kind = match kind {
+        Some(Kind::Block) => "block",
+        Some(Kind::Filesystem) => "filesystem",
+        None => of_snapshot.map_or("filesystem", |snapshot| &snapshot.disk_type),
+    };
+    let kind = kind.to_owned();
+    Ok(NewDataDisk { name, kind, size_gb, region_id, snapshot_id: snapshot.map(|snapshot| snapshot.id) })
 }
 
 async fn resize(context: &Context, project: &ProjectClient, text: &str, size_gb: i64, waiting: WaitArgs) -> Result<()> {
@@ -274,24 +312,6 @@ async fn tell_shared(context: &Context, project: &ProjectClient, name: &str) {
         Ok(all.iter().map(|disk| i64::from(disk.name == name)).sum())
     };
     DISK.tell_shared(context, name, count).await;
-}
-
-/// The data disk with a name or an id.
-pub async fn find_data(project: &ProjectClient, text: &str) -> Result<DataDisk> {
-    if is_id(text) {
-        return Ok(project.disk(text).await?);
-    }
-    let all = Page::all(async |page| project.disks(page).await).await?;
-    DISK.of(all, text, |disk| &disk.id, |disk| disk.name == text)
-}
-
-/// The root disk volume with a name or an id.
-pub async fn find_root(project: &ProjectClient, text: &str) -> Result<RootDisk> {
-    if is_id(text) {
-        return Ok(project.root_disk(text).await?);
-    }
-    let all = Page::all(async |page| project.root_disks(page).await).await?;
-    ROOT_DISK.of(all, text, |disk| &disk.id, |disk| disk.name == text)
 }
 
 /// The names of VMs, for people, if a disk is attached to one.

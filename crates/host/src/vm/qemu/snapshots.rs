@@ -1,0 +1,137 @@
+//! Snapshots of disks as files, and what is made from them.
+//!
+//! A snapshot of a root disk is a file on the base of its disk; what is cloned from it holds it by a hard link
+//! ([`super::bases`]), so that it can be removed at any time. A snapshot of a data disk is a file that lies on none, and what
+//! is made from it is a copy: data disks stay raw, with nothing below.
+
+use std::path::{Path, PathBuf};
+
+use berth_domain::ids::{DiskSnapshotId, MachineId};
+use berth_qemu::machine::{self, Drive, snapshot};
+use berth_qemu::{disk, host};
+
+use super::disks::in_time;
+use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib};
+use crate::error::{qemu_failed, transient};
+use crate::{EngineError, Result, fault, lost};
+
+impl QemuEngine {
+    /// Where snapshots lie.
+    pub(super) fn snapshots(&self) -> PathBuf {
+        self.settings.host.data.join("snapshots")
+    }
+
+    /// The file of a snapshot.
+    pub(super) fn snapshot_file(&self, id: DiskSnapshotId) -> PathBuf {
+        self.snapshots().join(format!("{id}.qcow2"))
+    }
+
+    /// The file that names the base of a root disk's snapshot.
+    pub(super) fn snapshot_note(&self, id: DiskSnapshotId) -> PathBuf {
+        self.snapshots().join(format!("{id}.base"))
+    }
+
+    fn half_made(&self, id: DiskSnapshotId) -> PathBuf {
+        self.snapshots().join(format!("{id}.qcow2.tmp"))
+    }
+
+    /// Copies a disk as it is at one moment, or looks how far that is; the bytes that it takes once it is whole.
+    pub(super) async fn snapshot(&self, spec: &DiskSnapshotSpec, of: Option<MachineId>) -> Result<Option<u64>> {
+        let (file, half) = (self.snapshot_file(spec.id), self.half_made(spec.id));
+        let runs = of.map(|id| (self.machine(id), id)).filter(|(dir, id)| machine::find(dir, id.0).is_some());
+        if !file.exists() {
+            let drive = self.any_drive(spec.disk)?;
+            std::fs::create_dir_all(self.snapshots()).map_err(transient)?;
+            if !drive.bases.is_empty() {
+                let base = std::fs::read(self.base_note(spec.disk)).map_err(transient)?;
+                std::fs::write(self.snapshot_note(spec.id), base).map_err(transient)?;
+            }
+            if !half.exists() {
+                self.require_room(&drive)?;
+            }
+            let progress = match &runs {
+                Some((dir, _)) => in_time(snapshot::take(dir, &drive, &spec.id.serial(), &half)).await?,
+                None => snapshot::Progress::NotHeld,
+            };
+            match progress {
+                snapshot::Progress::Underway => {
+                    fault::point("disk.snapshot.underway").await.map_err(transient)?;
+                    return Ok(None);
+                }
+                snapshot::Progress::Whole => {}
+                snapshot::Progress::NotHeld => {
+                    disk::remove(&half).await.map_err(qemu_failed)?;
+                    snapshot::copy(&drive, &half).await.map_err(qemu_failed)?;
+                }
+            }
+            fault::point("disk.snapshot.copied").await.map_err(transient)?;
+            sync(&half).await?;
+            tokio::fs::rename(&half, &file).await.map_err(transient)?;
+            fault::point("disk.snapshot.whole").await.map_err(transient)?;
+        }
+        if let Some((dir, _)) = &runs {
+            in_time(snapshot::forget(dir, &spec.id.serial())).await?;
+        }
+        disk::info(&file, "qcow2").await.map(|info| Some(info.actual_size)).map_err(qemu_failed)
+    }
+
+    /// Refuses to copy a disk for which the host has no room at this moment.
+    pub(super) fn require_room(&self, drive: &Drive) -> Result<()> {
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        let bytes = std::fs::metadata(&drive.path).map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512);
+        if self.is_room(free.saturating_sub(bytes.map_err(transient)?)) {
+            return Ok(());
+        }
+        Err(EngineError::NoCapacity("the host's disk has no room for a copy of the disk".into()))
+    }
+
+    /// Removes a snapshot, and has a machine give it up that may be making it.
+    pub(super) async fn forget_snapshot(&self, id: DiskSnapshotId, of: Option<MachineId>) -> Result<()> {
+        if let Some(of) = of {
+            let dir = self.machine(of);
+            if machine::find(&dir, of.0).is_some() {
+                in_time(snapshot::forget(&dir, &id.serial())).await?;
+            }
+        }
+        // The note goes last: without it what is there would be nobody's root disk.
+        for file in [self.half_made(id), self.snapshot_file(id), self.snapshot_note(id)] {
+            disk::remove(&file).await.map_err(qemu_failed)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the files of a snapshot into a folder. What is half made serves nobody.
+    pub(super) async fn set_aside_files(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
+        disk::remove(&self.half_made(id)).await.map_err(qemu_failed)?;
+        for file in [self.snapshot_file(id), self.snapshot_note(id)] {
+            lost::put(&file, into).await.map_err(transient)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a disk of what a snapshot has.
+    pub(super) async fn from_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
+        if self.snapshot_note(id).exists() {
+            return self.clone_root(spec, self.base_of_snapshot(id).await?).await;
+        }
+        let file = self.disk_file(spec.id, false);
+        if file.exists() {
+            return Ok(());
+        }
+        let half = self.disks().join(format!("{}.raw.tmp", spec.id));
+        let drive = Drive { path: self.snapshot_file(id), format: "qcow2", bases: Vec::new(), serial: String::new() };
+        self.require_room(&drive)?;
+        disk::remove(&half).await.map_err(qemu_failed)?;
+        snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
+        let raw = Drive { path: half.clone(), format: "raw", ..drive };
+        machine::grow_file(&raw, gib(spec.size_gb)).await.map_err(qemu_failed)?;
+        fault::point("disk.of_snapshot.unpacked").await.map_err(transient)?;
+        tokio::fs::rename(&half, &file).await.map_err(transient)
+    }
+}
+
+/// Has a file outlive a loss of power.
+async fn sync(path: &Path) -> Result<()> {
+    let file = tokio::fs::File::open(path).await.map_err(transient)?;
+    file.sync_all().await.map_err(transient)
+}

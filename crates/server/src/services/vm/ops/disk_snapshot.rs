@@ -1,0 +1,171 @@
+//! Verbs on snapshots of disks. Each is a wish, which the owner of the disk carries out.
+
+use berth_domain::ids::DiskSnapshotId;
+use berth_domain::vm::disk_snapshot::{CreateDiskSnapshot, Wanted, on_create, on_use};
+use berth_domain::vm::request::NewDisk;
+use berth_domain::vm::{DiskKind, DiskSnapshotStatus};
+use berth_domain::{Code, Error, Result, Timestamp};
+use uuid::Uuid;
+
+use super::holder::wake_owner;
+use crate::db::audit::Audit;
+use crate::db::usage::Held;
+use crate::db::{Signal, Tx, event};
+use crate::http::auth::Scope;
+use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::quota;
+use crate::services::vm::store::Tenant;
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
+use crate::services::vm::wire::disk_snapshot::DiskSnapshotView;
+use crate::services::vm::{Vms, store, told};
+
+/// The 404 of a snapshot.
+pub fn not_found() -> Error {
+    Error::new(Code::SnapshotNotFound, "There is no such snapshot in this project.")
+}
+
+/// Records the wish for a snapshot.
+pub async fn create(
+    vms: &Vms,
+    scope: &Scope,
+    request: CreateDiskSnapshot,
+    key: Idempotency,
+) -> Result<Outcome<DiskSnapshotView>> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
+    }
+    let disk = disk(&mut tx, scope, &request).await?;
+    let wanted = Held { disks: 1, disk_gb: disk.extent.made_gb, ..Held::default() };
+    quota::admit(&mut tx, scope, wanted, now).await?;
+    let name = request.name.as_ref().map_or(disk.name.as_str(), |name| name.as_str());
+    let snapshot = new_snapshot(&disk, name, now);
+    store::disk_snapshot::insert(&mut tx, &snapshot).await?;
+    record(&mut tx, scope, &snapshot, "create").await?;
+    wake_owner(&mut tx, &disk, now).await?;
+    let view = DiskSnapshotView::from(&snapshot);
+    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
+    tx.commit().await?;
+    Ok(outcome)
+}
+
+/// The disk that a request names.
+async fn disk(tx: &mut Tx, scope: &Scope, request: &CreateDiskSnapshot) -> Result<DiskRow> {
+    let (field, id) = (request.field(), request.disk);
+    let disk = store::disk::find_any_in(tx, scope.into(), id).await?.ok_or_else(|| Error {
+        code: Code::DiskNotFound,
+        ..Error::field(field, format!("there is no disk {id} in this project"))
+    })?;
+    if (disk.kind == DiskKind::Root) != request.is_root {
+        return Err(Error::field(field, format!("{id} is a {} disk", disk.kind)));
+    }
+    on_create(disk.status, field, id)?;
+    Ok(disk)
+}
+
+/// A new snapshot of a disk, not yet made.
+fn new_snapshot(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
+    DiskSnapshotRow {
+        id: DiskSnapshotId(Uuid::now_v7()),
+        org: disk.org,
+        project: disk.project,
+        name: name.to_owned(),
+        disk: disk.id,
+        kind: disk.kind,
+        disk_type: disk.disk_type,
+        size_gb: disk.extent.made_gb,
+        bytes: None,
+        region_id: disk.region_id.clone(),
+        image_id: disk.image_id.clone(),
+        login_user: disk.login_user.clone(),
+        status: DiskSnapshotStatus::Pending,
+        message: None,
+        begun_at: None,
+        look_at: None,
+        work_at: None,
+        created_at: now,
+        updated_at: now,
+        deleted_at: None,
+    }
+}
+
+/// Refuses a disk that is at rest and being copied: who copies it and who has it next would not take turns.
+pub(super) async fn not_copied(tx: &mut Tx, disk: &DiskRow) -> Result<()> {
+    match store::disk_snapshot::open_of_disk(tx, disk.id).await?.first() {
+        Some(snapshot) => Err(Error::new(
+            Code::DiskInUse,
+            format!(
+                "The disk {} is being copied into the snapshot {}. Wait until that is ready.",
+                disk.id, snapshot.id
+            ),
+        )),
+        None => Ok(()),
+    }
+}
+
+/// The snapshot that a disk is to be made of, which may be.
+pub(super) async fn source(
+    tx: &mut Tx,
+    tenant: Tenant,
+    id: DiskSnapshotId,
+    wanted: Wanted<'_>,
+) -> Result<DiskSnapshotRow> {
+    let snapshot = store::disk_snapshot::find(tx, tenant, id).await?.ok_or_else(|| Error {
+        code: Code::SnapshotNotFound,
+        ..Error::field(wanted.fields.0, format!("there is no snapshot {id} in this project"))
+    })?;
+    on_use(snapshot.source(), wanted)?;
+    Ok(snapshot)
+}
+
+/// Refuses a data disk that is to be made of a snapshot which it cannot be made of. `object` is the part of the request that
+/// describes it, with a dot behind it.
+pub(super) async fn check(tx: &mut Tx, tenant: Tenant, disk: &NewDisk, region: &str, object: &str) -> Result<()> {
+    let Some(id) = disk.snapshot_id else { return Ok(()) };
+    let field = format!("{object}snapshot_id");
+    let of = (DiskKind::Data, disk.kind);
+    let wanted = Wanted { of, size_gb: disk.size_gb, region, fields: (&field, object) };
+    source(tx, tenant, id, wanted).await.map(drop)
+}
+
+/// Records the wish to delete a snapshot. One that is being copied is given up.
+pub async fn delete(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<()> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    let before = store::disk_snapshot::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
+    if before.status == DiskSnapshotStatus::Deleting {
+        return Ok(());
+    }
+    if let Some(disk) = store::disk::unmade_of(&mut tx, id).await? {
+        let message = format!("The disk {} is being made of this snapshot. Wait until it is, or delete it.", disk.id);
+        return Err(Error::new(Code::Conflict, message));
+    }
+    let row = DiskSnapshotRow {
+        status: DiskSnapshotStatus::Deleting,
+        message: None,
+        look_at: None,
+        work_at: Some(now),
+        updated_at: now,
+        ..before.clone()
+    };
+    store::disk_snapshot::update(&mut tx, &before, &row).await?;
+    record(&mut tx, scope, &row, "delete").await?;
+    if row.is_open()
+        && let Some(disk) = store::disk::load(&mut tx, row.disk).await?
+    {
+        wake_owner(&mut tx, &disk, now).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+async fn record(tx: &mut Tx, scope: &Scope, snapshot: &DiskSnapshotRow, action: &str) -> Result<()> {
+    let (subject, data) = (snapshot.id.to_string(), told::snapshot_data(snapshot));
+    let audited = format!("disk_snapshot.{action}");
+    Audit { data: data.clone(), ..scope.audit(&audited, &subject) }.write(tx, snapshot.updated_at).await?;
+    let kind = if action == "create" { "disk_snapshot.created" } else { "disk_snapshot.status" };
+    event::emit(tx, scope.project, kind, &subject, &data, snapshot.updated_at).await?;
+    tx.signal(Signal::Work("disk_snapshots"));
+    Ok(())
+}
