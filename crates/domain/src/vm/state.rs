@@ -45,11 +45,12 @@ pub fn on_verb(verb: Verb, status: Status) -> Result<Option<Status>> {
         | (Verb::Stop, Stopped | Stopping)
         | (Verb::Suspend, Suspended | Suspending)
         | (Verb::Restart, Restarting | Stopped | Failed) => None,
-        (Verb::Start, Stopped | Failed | Suspended) | (Verb::Resume, Suspended) => Some(Starting),
+        (Verb::Start | Verb::Reinstall, Stopped | Failed | Suspended)
+        | (Verb::Resume, Suspended)
+        | (Verb::Rescue, Stopped | Failed) => Some(Starting),
         (Verb::Stop, Running | Starting | Restarting | Failed | Suspended) => Some(Stopping),
         (Verb::Suspend, Running) => Some(Suspending),
         (Verb::Restart | Verb::Reinstall | Verb::Rescue, Running) => Some(Restarting),
-        (Verb::Reinstall, Stopped | Failed | Suspended) | (Verb::Rescue, Stopped | Failed) => Some(Starting),
         _ => return Err(refused(verb, status)),
     };
     Ok(next)
