@@ -359,7 +359,7 @@ impl Engine for QemuEngine {
         let size = gib(spec.size_gb);
         match &spec.source {
             DiskSource::Image(image) => self.clone_root(spec, self.base(image).await?).await,
-            DiskSource::Snapshot(snapshot) => self.from_snapshot(spec, *snapshot).await,
+            DiskSource::Snapshot(snapshot) => self.make_of_snapshot(spec, *snapshot).await,
             DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
             DiskSource::Filesystem(name) => {
                 disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)

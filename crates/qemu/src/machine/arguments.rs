@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_second_clone_has_a_base_of_its_own() {
         let mut with = spec();
-        with.drives[0].base = Some("/other.qcow2".into());
+        with.drives[0].bases = vec!["/other.qcow2".into()];
         let text = line(&with);
         for part in [
             r#"{"driver":"file","filename":"/other.qcow2","node-name":"rescued-base-file","read-only":true}"#,

@@ -15,8 +15,6 @@ pub use self::snapshot::find as find_snapshot;
 use super::vm::find as find_vm;
 use crate::context::Context;
 use crate::output::{self, Table};
-use crate::page::PageArgs;
-use crate::pick::Noun;
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::size;
@@ -146,20 +144,8 @@ pub enum DiskCommand {
 pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
     let project = context.project()?;
     match command {
-        DiskCommand::List { root: false, args } => {
-            let table = async |disks: &List<DataDisk>| {
-                let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
-                output::list(context.look, disks, |disks| show(disks, &vms, MESSAGE))
-            };
-            args.show_with(Some(&project), async |page| project.disks(page).await, table).await
-        }
-        DiskCommand::List { root: true, args } => {
-            let table = async |disks: &List<RootDisk>| {
-                let vms = vms(context, &project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
-                output::list(context.look, disks, |disks| show_roots(disks, &vms, MESSAGE))
-            };
-            args.show_with(Some(&project), async |page| project.root_disks(page).await, table).await
-        }
+        DiskCommand::List { root: false, args } => list(context, &project, args).await,
+        DiskCommand::List { root: true, args } => list_roots(context, &project, args).await,
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
         DiskCommand::Get { disk, root: true } => one_root(context, &project, find_root(&project, &disk).await?).await,
         DiskCommand::Create { name, size, kind, snapshot, region, waiting } => {
@@ -204,6 +190,22 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
+}
+
+async fn list(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {
+    let table = async |disks: &List<DataDisk>| {
+        let vms = vms(context, project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
+        output::list(context.look, disks, |disks| show(disks, &vms, MESSAGE))
+    };
+    args.show_with(Some(project), async |page| project.disks(page).await, table).await
+}
+
+async fn list_roots(context: &Context, project: &ProjectClient, args: ListArgs) -> Result<()> {
+    let table = async |disks: &List<RootDisk>| {
+        let vms = vms(context, project, disks.data.iter().any(|disk| disk.vm_id.is_some())).await?;
+        output::list(context.look, disks, |disks| show_roots(disks, &vms, MESSAGE))
+    };
+    args.show_with(Some(project), async |page| project.root_disks(page).await, table).await
 }
 
 /// A disk as it was typed; what was not is as the snapshot has it.

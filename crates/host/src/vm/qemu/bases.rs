@@ -125,7 +125,7 @@ impl QemuEngine {
             std::fs::rename(half, whole).map_err(transient)?;
         }
         manifest.sha256.remove(&manifest.disk);
-        manifest.disk = DISK.to_owned();
+        DISK.clone_into(&mut manifest.disk);
         manifest.virtual_size_bytes = snapshot::size(&drive).map_err(qemu_failed)?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(transient)?;
         // Where it is, the folder is whole.

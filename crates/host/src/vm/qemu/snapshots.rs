@@ -110,7 +110,7 @@ impl QemuEngine {
     }
 
     /// Makes a disk of what a snapshot has.
-    pub(super) async fn from_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
+    pub(super) async fn make_of_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
         if self.snapshot_note(id).exists() {
             return self.clone_root(spec, self.base_of_snapshot(id).await?).await;
         }

@@ -108,8 +108,14 @@ impl Zone {
             return None;
         }
         let (id, op_code) = (asked.metadata.id, asked.metadata.op_code);
-        let refuse = |code| Message::error_msg(id, op_code, code).to_vec().ok();
-        let [query] = asked.queries.as_slice() else { return refuse(ResponseCode::FormErr) };
+        let [query] = asked.queries.as_slice() else {
+            return Message::error_msg(id, op_code, ResponseCode::FormErr).to_vec().ok();
+        };
+        let refuse = |code| {
+            let mut refusal = Message::error_msg(id, op_code, code);
+            refusal.add_query(query.clone());
+            refusal.to_vec().ok()
+        };
         if op_code != OpCode::Query {
             return refuse(ResponseCode::NotImp);
         }
