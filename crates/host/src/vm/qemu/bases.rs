@@ -21,6 +21,11 @@ impl QemuEngine {
         self.disks().join(format!("{id}.base"))
     }
 
+    /// The file that tells that no machine had a root disk yet.
+    pub(super) fn fresh_note(&self, id: DiskId) -> PathBuf {
+        self.disks().join(format!("{id}.fresh"))
+    }
+
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
     async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
@@ -76,6 +81,9 @@ impl QemuEngine {
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
         std::fs::write(self.base_note(spec.id), name).map_err(transient)?;
         let size = gib(spec.size_gb).max(manifest.virtual_size_bytes);
-        disk::clone_image(&base.join(&manifest.disk), &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+        let file = self.disk_file(spec.id, true);
+        let is_new = !file.exists();
+        disk::clone_image(&base.join(&manifest.disk), &file, size).await.map_err(qemu_failed)?;
+        if is_new && self.settings.captured_boots { self.note_fresh(spec.id) } else { Ok(()) }
     }
 }
