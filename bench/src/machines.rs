@@ -28,7 +28,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
 }
 
 /// Makes a key pair in the service's folder; returns the public key.
-fn key(service: &Service) -> Result<String> {
+pub fn key(service: &Service) -> Result<String> {
     let file = service.dir.path().join("key");
     let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&file).status()?;
     ensure!(made.success(), "ssh-keygen");
@@ -60,7 +60,7 @@ async fn cloning(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn body(name: &str, image: &str, size: &str, key: &str) -> Value {
+pub fn body(name: &str, image: &str, size: &str, key: &str) -> Value {
     let mut body = vm(name);
     body["vm_config_id"] = json!(size);
     body["ssh_keys"] = json!([key]);
@@ -181,7 +181,7 @@ async fn greets(socket: &Path) -> bool {
 }
 
 /// Seconds from `began` until a login succeeded.
-async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
+pub async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
     let text = |name: &str| ssh[name].as_str().unwrap_or_default().to_owned();
     let port = u16::try_from(ssh["port"].as_u64().context("a port")?)?;
     let address = (text("host"), port);

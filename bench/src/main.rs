@@ -1,6 +1,7 @@
 //! Runs the benchmarks and writes their table.
 
 mod api;
+mod boots;
 mod gateway;
 mod identity;
 mod load;
@@ -59,7 +60,8 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
             "service" => service::run(&mut report).await?,
             "gateway" => gateway::run(&mut report).await?,
             "network" => network::run(&mut report).await?,
-            _ => machines::run(&mut report).await?,
+            "machines" => machines::run(&mut report).await?,
+            _ => boots::run(&mut report).await?,
         }
         // Writes the results so far, whatever happens to the next group.
         report.write(folder)?;
@@ -68,7 +70,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 7] = ["api", "identity", "service", "gateway", "network", "sandboxes", "machines"];
+    const ALL: [&str; 8] = ["api", "identity", "service", "gateway", "network", "sandboxes", "machines", "boots"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

@@ -6,7 +6,8 @@ title="Debian 12 (bookworm)"
 os=linux
 login_user=debian
 min_memory_mb=256
-cmdline="console=ttyS0 root=/dev/vda rw quiet panic=10 cryptomgr.notests"
+# One that waits for its owner does so when all that every machine has is there.
+cmdline="console=ttyS0 root=/dev/vda rw quiet panic=10 cryptomgr.notests berth.wait=late"
 
 packages=(
   # The system.

@@ -26,7 +26,7 @@ make_initrd() {
   local parts=$1 release=$2 tree=$3 out=$4
   mkdir -p "$tree"/{dev,proc,sys,run,tmp,root,lib/modules}
   install -m 0755 "$agent" "$tree/init"
-  copy_modules "$parts" "$release" "$tree/lib/modules"
+  copy_modules "$parts" "$release" "$tree/lib/modules" "${boot_modules[@]}"
   pack_initrd "$tree" "$out"
 }
 

@@ -1,23 +1,29 @@
 # shellcheck shell=bash
-# The initrd: busybox, the boot modules and two scripts. It is not compressed:
+# The initrd: busybox, the boot modules and three scripts. It is not compressed:
 # unpacking would cost an emulated processor more than reading.
 
 make_initrd() {
   local parts=$1 release=$2 tree=$3 out=$4
-  mkdir -p "$tree"/{bin,dev,proc,sys,run,root,seed,lib/modules}
+  mkdir -p "$tree"/{bin,dev,proc,sys,run,root,lib/modules/late}
   cp "$parts/bin/busybox" "$tree/bin/busybox"
   install -m 0755 "$here/lib/initrd/init" "$tree/init"
   install -m 0755 "$here/lib/initrd/seed" "$tree/seed.sh"
-  copy_modules "$parts" "$release" "$tree/lib/modules"
+  install -m 0755 "$here/lib/initrd/wait" "$tree/wait.sh"
+  make_reseed "$tree/bin/reseed"
+  copy_modules "$parts" "$release" "$tree/lib/modules" "${boot_modules[@]}"
+  copy_modules "$parts" "$release" "$tree/lib/modules/late" "${late_modules[@]}"
   pack_initrd "$tree" "$out"
 }
 
-# The boot modules, numbered, so that their order is that of the names.
+# Modules, numbered, so that their order is that of the names: copy_modules PARTS RELEASE TO NAME... Those that lie in the
+# folder above already are loaded by then.
 copy_modules() {
   local parts=$1 release=$2 to=$3 files file index=10
-  files=$(module_files "$parts" "$release")
+  shift 3
+  files=$(module_files "$parts" "$release" "$@")
   while read -r file; do
-    cp "$file" "$to/$index-$(basename "$file")"
+    [[ -z $(compgen -G "${to%/*}/*-${file##*/}") ]] || continue
+    cp "$file" "$to/$index-${file##*/}"
     index=$((index + 1))
   done <<<"$files"
 }

@@ -1,10 +1,13 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # The kernel: Debian's cloud kernel as the plain ELF that PVH boots.
 
 # What must be there before the root file system, in order of insertion, and
 # what nothing would load by itself later (the power button, its events, the
 # random source).
-boot_modules=(isofs virtio_pci virtio_blk virtio_net virtio-rng button evdev)
+boot_modules=(isofs virtio_pci virtio_blk button evdev)
+# Those of them that belong to one machine alone: a machine that waits for its owner does without. Their devices begin with
+# their driver, so that the card has the address that its machine was given.
+late_modules=(virtio_net virtio-rng)
 
 kernel_release() {
   local kernels=("$1"/boot/vmlinuz-*)
@@ -41,10 +44,11 @@ unpack_stream() {
   esac
 }
 
-# The files of the boot modules and of all they need, dependencies first.
+# The files of modules and of all they need, dependencies first.
 module_files() {
   local parts=$1 release=$2 name
-  for name in "${boot_modules[@]}"; do
+  shift 2
+  for name; do
     modprobe -d "$parts" -S "$release" --show-depends "$name" | sed -n 's/^insmod \([^ ]*\).*/\1/p' ||
       die "Linux $release has no module $name."
   done | awk '!seen[$0]++'

@@ -44,6 +44,7 @@ write_manifest() {
   "disk": "disk.qcow2",
   "virtual_size_bytes": $disk_bytes,
   "min_memory_mb": $min_memory_mb,
+  "waits": true,
   "sha256": {
     "disk.qcow2": "$(sum_of "$image/disk.qcow2")",
     "vmlinux": "$(sum_of "$image/vmlinux")",

@@ -69,6 +69,12 @@ impl Machines {
         self.jail(by_address(address))
     }
 
+    /// The jail of a machine whose boot is captured: there is one at a time, by the last of the addresses, which is a
+    /// broadcast's.
+    pub(crate) fn of_boots(self) -> Jail {
+        self.of_vm(Ipv4Addr::new(127, 127, 255, 255))
+    }
+
     /// The user of the program that carries the network of such a sandbox, where the service may choose.
     pub(crate) fn network_of_sandbox(self, slot: i64) -> Option<u32> {
         self.user(NETWORK + by_slot(slot))

@@ -43,6 +43,9 @@ pub struct Manifest {
     pub virtual_size_bytes: u64,
     /// Least memory it boots with, in MiB.
     pub min_memory_mb: u64,
+    /// Whether a machine of it can wait for its owner, so that others begin with its memory.
+    #[serde(default)]
+    pub waits: bool,
     /// What its files hash to.
     #[serde(default)]
     pub sha256: BTreeMap<String, String>,
@@ -171,6 +174,7 @@ fn manifest(import: &Import, digest: String, virtual_size: u64) -> Manifest {
         disk: "disk.qcow2".into(),
         virtual_size_bytes: virtual_size,
         min_memory_mb: FOREIGN_MEMORY_MB,
+        waits: false,
         sha256: BTreeMap::new(),
     }
 }

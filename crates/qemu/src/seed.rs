@@ -4,7 +4,8 @@
 //! Keys stand in `meta-data`, so that `user-data` stays word for word what the owner gave.
 
 use std::fmt;
-use std::io::Cursor;
+use std::fs::File;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use berth_process::folder;
@@ -21,6 +22,12 @@ use crate::{Error, Result};
 const EMPTY: &str = "#cloud-config\n{}\n";
 /// Room of the image beside the files: descriptors, directories, one sector of padding for each file.
 const OVERHEAD: usize = 512 * 1024;
+
+/// Bytes of a seed that a waiting machine looks at. It knows the disk's size from its start, so every machine that begins
+/// with its memory has one of that size.
+const WAITED_FOR: u64 = 4 << 20;
+/// Random bytes that such a machine gets: in hexadecimal they fill, behind its id, most of the first sector.
+const RANDOM: usize = 236;
 
 /// A network card's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,14 +110,43 @@ impl Seed {
 
     /// Writes the seed as an image.
     pub fn write(&self, dst: &Path) -> Result<()> {
+        folder::write(dst, &self.image()?).map_err(at("cannot write", dst))
+    }
+
+    /// Writes the seed of a machine that begins with the memory of one that waited for its owner: here it is, with random
+    /// bytes that no other machine gets.
+    pub fn write_for_waiting(&self, dst: &Path) -> Result<()> {
+        let mut image = self.image()?;
+        let size = usize::try_from(WAITED_FOR).unwrap_or(usize::MAX);
+        if image.len() > size {
+            return Err(Error::Invalid(format!("the seed has more than {WAITED_FOR} bytes")));
+        }
+        image.resize(size, 0);
+        let mut random = [0; RANDOM];
+        let pool = Path::new("/dev/urandom");
+        File::open(pool).and_then(|mut pool| pool.read_exact(&mut random)).map_err(at("cannot read", pool))?;
+        let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let words = format!("{} {hex}\n", self.instance_id);
+        image[..words.len()].copy_from_slice(words.as_bytes());
+        folder::write(dst, &image).map_err(at("cannot write", dst))
+    }
+
+    fn image(&self) -> Result<Vec<u8>> {
         let files = self.files();
         let size = OVERHEAD + files.iter().map(|(_, text)| text.len()).sum::<usize>();
         let entries = files.into_iter().map(|(name, text)| InputEntry::file(name, text.into_bytes())).collect();
         let tree = InputTree::new(PathSeparator::ForwardSlash, entries);
         let image = IsoImageWriter::create(Cursor::new(vec![0; size]), tree, options())
             .map_err(|e| Error::Invalid(format!("the seed cannot be made: {e}")))?;
-        folder::write(dst, &image.into_inner()).map_err(at("cannot write", dst))
+        Ok(image.into_inner())
     }
+}
+
+/// Writes the seed of a machine that belongs to nobody: it waits.
+pub fn write_template(dst: &Path) -> Result<()> {
+    folder::write(dst, b"template\n").map_err(at("cannot write", dst))?;
+    let file = File::options().write(true).open(dst).map_err(at("cannot open", dst))?;
+    file.set_len(WAITED_FOR).map_err(at("cannot size", dst))
 }
 
 fn options() -> IsoFormatOptions {
@@ -186,6 +222,22 @@ mod tests {
         assert_eq!(user, "#cloud-config\n{}\n");
         assert!(network.contains("macaddress: \"52:54:00:01:02:ff\""));
         assert_eq!(mounts, "0123456789abcdef0123 data\n");
+    }
+
+    #[test]
+    fn a_waiting_machine_is_told_whose_it_is_in_a_seed_of_its_size() {
+        let dir = tempfile::tempdir().unwrap();
+        let [template, one, two, big] = ["template", "one", "two", "big"].map(|name| dir.path().join(name));
+        write_template(&template).unwrap();
+        seed().write_for_waiting(&one).unwrap();
+        seed().write_for_waiting(&two).unwrap();
+        let [template, one, two] = [template, one, two].map(|path| std::fs::read(path).unwrap());
+        assert!(template.starts_with(b"template\n") && template.len() == one.len() && one.len() == two.len());
+        assert!(one.starts_with(b"00000000-0000-0000-0000-000000000000 ") && one[..512].contains(&b'\n'));
+        assert_eq!(&one[16 * 2048 + 40..16 * 2048 + 46], b"cidata");
+        assert_ne!(one[..512], two[..512], "both begin with the same random bytes");
+        let more = Seed { user_data: Some("x".repeat(usize::try_from(WAITED_FOR).unwrap())), ..seed() };
+        assert!(more.write_for_waiting(&big).is_err() && !big.exists());
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod boots;
 mod by_bytes;
 mod cloud_image;
 mod crash;

@@ -102,6 +102,9 @@ pub struct Started {
     /// Why it booted instead of going on with its memory.
     #[serde(default)]
     pub unloadable: Option<String>,
+    /// Why it booted instead of beginning with a captured boot.
+    #[serde(default)]
+    pub booted: Option<String>,
 }
 
 /// The inbound ports a running machine has, SSH's among them.

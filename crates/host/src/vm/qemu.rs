@@ -14,6 +14,8 @@
 //! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.
 
 mod bases;
+mod begin;
+mod boots;
 mod disks;
 mod findings;
 mod guest;
@@ -46,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::settings::Settings;
 
+use self::boots::{Begun, Boots};
 use self::network::Programs;
 use super::integrity::Integrity;
 use super::{
@@ -81,6 +84,7 @@ pub struct QemuEngine {
     watched: Arc<Mutex<HashSet<MachineId>>>,
     programs: Programs,
     gpus: Gpus,
+    boots: Boots,
     generations: Generations,
     probed: OnceCell<accel::Decision>,
     integrity: Integrity,
@@ -100,6 +104,7 @@ impl QemuEngine {
         let generations = Generations::new(folder.clone());
         Self {
             gpus: Gpus::of_this_host(&settings.host.data),
+            boots: Boots::new(&settings.host.data),
             programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             clock,
@@ -186,7 +191,7 @@ impl QemuEngine {
         let (open, low_ports) = self.sort_ports(spec);
         let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
         let is_without_rules = !spec.rules.is_empty() && self.programs.is_qemus(spec.id);
-        Ok(Started { low_ports, taken_ports, is_without_rules, unloadable: None })
+        Ok(Started { low_ports, taken_ports, is_without_rules, ..Started::default() })
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -232,6 +237,7 @@ impl QemuEngine {
             accel: self.acceleration(probe, &qemu).await.accel,
             jail: self.settings.host.machines.of_vm(spec.address),
             memory: None,
+            mapped: None,
             qemu,
         })
     }
@@ -265,9 +271,9 @@ impl QemuEngine {
         if started.is_err() && machine::find(&self.machine(spec.id), spec.id.0).is_none() {
             self.gpus.give_back(spec.id).await?;
         }
-        let unloadable = started?;
+        let Begun { unloadable, booted } = started?;
         self.programs.begin(spec, bound.sockets).await?;
-        Ok(Started { low_ports, taken_ports: bound.taken, is_without_rules: false, unloadable })
+        Ok(Started { low_ports, taken_ports: bound.taken, is_without_rules: false, unloadable, booted })
     }
 
     /// Watches a machine that runs, once.
@@ -358,7 +364,11 @@ impl Engine for QemuEngine {
         std::fs::create_dir_all(self.disks()).map_err(transient)?;
         let size = gib(spec.size_gb);
         match &spec.source {
-            DiskSource::Image(image) => self.clone_root(spec, self.base(image).await?).await,
+            DiskSource::Image(image) => {
+                let is_new = !self.disk_file(spec.id, true).exists();
+                self.clone_root(spec, self.base(image).await?).await?;
+                if is_new { self.note_fresh(spec.id) } else { Ok(()) }
+            }
             DiskSource::Snapshot(snapshot) => self.make_of_snapshot(spec, *snapshot).await,
             DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
             DiskSource::Filesystem(name) => {
@@ -375,14 +385,14 @@ impl Engine for QemuEngine {
     }
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
-        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
+        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id), self.fresh_note(id)] {
             disk::remove(&file).await.map_err(qemu_failed)?;
         }
         Ok(())
     }
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
-        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id)] {
+        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id), self.fresh_note(id)] {
             lost::put(&file, into).await.map_err(transient)?;
         }
         Ok(())
@@ -556,9 +566,12 @@ impl Engine for QemuEngine {
     }
 
     async fn tend(&self, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
-            self.tend_machines();
-        }
+        let machines = async {
+            while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
+                self.tend_machines();
+            }
+        };
+        tokio::join!(machines, self.tend_boots(&stop));
     }
 
     fn watch(&self) -> broadcast::Receiver<MachineId> {

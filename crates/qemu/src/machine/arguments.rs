@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, NETWORK, READY_LOG};
-use super::spec::{Accel, Boot, Drive, Spec};
+use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, MAPPED, NETWORK, READY_LOG};
+use super::spec::{Accel, Boot, Drive, Mapped, Spec};
 use super::{card, devices, guest};
 use crate::host::Release;
 
@@ -24,6 +24,8 @@ const ROOT: &str = "d0";
 const BASE: &str = "base";
 /// The node of the image that the root disk of a system is a clone of that is rescued.
 const RESCUED_BASE: &str = "rescued-base";
+/// What QEMU calls a machine's memory (QEMU, hw/i386/pc.c: `default_ram_id`).
+const RAM: &str = "pc.ram";
 /// What a place for a data disk is called before its number: a port that a guest sees something come to and leave.
 pub(super) const PLACE: &str = "place";
 
@@ -50,7 +52,8 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
         Accel::Tcg => (TRANSLATED, EMULATED),
     };
     let mut args = Args::default();
-    args.flags("-nodefaults -no-user-config -display none -M q35");
+    args.flags("-nodefaults -no-user-config -display none");
+    memory(&mut args, spec, release);
     args.pair("-accel", accel).pair("-cpu", cpu);
     args.pair("-smp", spec.vcpus.to_string()).pair("-m", spec.memory_mb.to_string());
     args.pair("-name", format!("guest={},process=berth-vm", escape(&spec.name)));
@@ -85,7 +88,7 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     for (flag, option) in guest::options(spec).into_iter().chain(card::options(spec)) {
         args.pair(flag, option);
     }
-    if spec.memory.is_some() {
+    if spec.memory.is_some() || matches!(spec.mapped, Some(Mapped::Captured(_))) {
         args.flags("-incoming defer");
     }
     jail(&mut args, spec.jail.user, release);
@@ -115,6 +118,30 @@ pub(crate) fn jail(args: &mut Args, user: Option<u32>, release: Release) {
     }
 }
 
+/// The first release that maps a file privately that it may only read.
+const READS: Release = (8, 2);
+
+/// Whether this QEMU opens a memory that is others', too, to read alone.
+pub(super) fn reads(release: Release) -> bool {
+    release >= READS
+}
+
+/// The kind of machine, and its memory. A file has the name that a machine's memory has anyway, so that what is saved of
+/// the one loads into the other.
+fn memory(args: &mut Args, spec: &Spec, release: Release) {
+    let Some(mapped) = &spec.mapped else {
+        args.flags("-M q35");
+        return;
+    };
+    let access = match mapped {
+        Mapped::Written => "share=on",
+        Mapped::Captured(_) if reads(release) => "share=off,readonly=on,rom=off",
+        Mapped::Captured(_) => "share=off",
+    };
+    let file = format!("memory-backend-file,id={RAM},size={}M,mem-path={MAPPED},{access}", spec.memory_mb);
+    args.pair("-object", file).pair("-M", format!("q35,memory-backend={RAM}"));
+}
+
 fn boot(args: &mut Args, boot: &Boot) {
     match boot {
         Boot::Kernel { kernel, initrd, cmdline } => {
@@ -134,6 +161,10 @@ fn data_disks(args: &mut Args, spec: &Spec) {
     for place in 0..spec.places.max(spec.drives.len()) {
         let number = place + 1;
         args.pair("-device", format!("pcie-root-port,id={PLACE}{place},chassis={number},slot={number}"));
+    }
+    if matches!(spec.mapped, Some(Mapped::Captured(_))) {
+        // They come to it as to a machine that runs.
+        return;
     }
     for (next, data) in spec.drives.iter().enumerate() {
         let place = spec.memory.as_ref().map_or(Some(&next), |memory| memory.places.get(&data.serial)).unwrap_or(&next);
@@ -223,7 +254,7 @@ impl From<&PathBuf> for Text {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::{Assigned, Fits, HostDevice, Jail};
+    use super::super::spec::{Assigned, Captured, Fits, HostDevice, Jail};
     use super::*;
     use crate::seed::Mac;
     use uuid::Uuid;
@@ -252,6 +283,7 @@ mod tests {
             accel: Accel::Tcg,
             jail: Jail { user: Some(7), required: false },
             memory: None,
+            mapped: None,
             qemu: "/q".into(),
         }
     }
@@ -343,6 +375,26 @@ mod tests {
         jail(&mut args, None, (10, 0));
         let text = args.0.join(std::ffi::OsStr::new(" ")).into_string().unwrap();
         assert!(text.contains("elevateprivileges=deny") && !text.contains("-run"), "{text}");
+    }
+
+    #[test]
+    fn a_memory_that_is_a_file_has_the_name_of_any_other() {
+        let captured = Captured { memory: "/m".into(), state: "/s".into(), root_bytes: 0 };
+        for (mapped, release, access) in [
+            (Mapped::Written, (7, 2), "share=on"),
+            (Mapped::Captured(captured.clone()), (7, 2), "share=off"),
+            (Mapped::Captured(captured), (8, 2), "share=off,readonly=on,rom=off"),
+        ] {
+            let loads = matches!(mapped, Mapped::Captured(_));
+            let with = Spec { mapped: Some(mapped), ..spec() };
+            let text = arguments(&with, release).join(std::ffi::OsStr::new(" ")).into_string().unwrap();
+            let memory = "-object memory-backend-file,id=pc.ram,size=512M,mem-path=memory,";
+            assert!(text.contains(&format!("{memory}{access} -M q35,memory-backend=pc.ram -accel")), "{text}");
+            assert_eq!(text.contains("-incoming defer"), loads, "{text}");
+            assert_eq!(text.contains("drive=disk-"), !loads, "{text}");
+            assert!(text.contains("id=place1,chassis=2,slot=2"), "{text}");
+        }
+        assert!(line(&spec()).contains("-M q35 -accel"));
     }
 
     #[test]

@@ -49,7 +49,11 @@ pub async fn console_connect(dir: &Path) -> Result<UnixStream> {
 /// Whether the guest said that its boot has finished. What it writes is not trusted beyond that line.
 /// UEFI and the boot loaders it starts speak on every serial port, before the line and at its beginning.
 pub fn is_ready(dir: &Path, instance: Uuid) -> bool {
-    let wanted = format!("berth ready {instance}");
+    says(dir, &format!("berth ready {instance}"))
+}
+
+/// Whether the guest said so, at the end of a line.
+pub(super) fn says(dir: &Path, wanted: &str) -> bool {
     tail(&dir.join(READY_LOG), READY_BOUND)
         .is_ok_and(|text| text.split(|b| *b == b'\n').any(|line| line.trim_ascii().ends_with(wanted.as_bytes())))
 }

@@ -37,7 +37,7 @@ pub(super) struct Held {
 }
 
 /// The size of a disk that is as it was made, in bytes.
-pub(super) fn checked(drive: &Drive) -> Result<u64> {
+pub fn checked(drive: &Drive) -> Result<u64> {
     if drive.format != "qcow2" {
         return Ok(std::fs::metadata(&drive.path).map_err(at("cannot look at", &drive.path))?.len());
     }

@@ -18,6 +18,8 @@ pub(crate) const CONSOLE_LOG: &str = "console.log";
 pub(crate) const READY_LOG: &str = "ready.log";
 /// What QEMU says of itself.
 pub(crate) const QEMU_LOG: &str = "qemu.log";
+/// The file that a machine's memory is, if it is one.
+pub(crate) const MAPPED: &str = "memory";
 /// The memory of a suspended machine, one that is being written, and what a machine has to be like that loads it.
 pub(crate) const MEMORY: &str = "suspended";
 pub(crate) const NEW_MEMORY: &str = "suspended.new";

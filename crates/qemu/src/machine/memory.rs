@@ -33,7 +33,7 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// Between two looks at it.
 const TICK: Duration = Duration::from_millis(20);
 /// More bytes a second than any disk takes: QEMU's own bound is for networks.
-const UNBOUNDED: u64 = 1 << 40;
+pub(super) const UNBOUNDED: u64 = 1 << 40;
 /// The name and the set in which QEMU gets the file.
 const NAME: &str = "memory";
 const SET: u32 = 103;
@@ -94,7 +94,7 @@ async fn begin(qmp: &mut Qmp, dir: &Path) -> Result<()> {
 }
 
 /// Gives QEMU a memory's file; what it calls it then.
-async fn give(qmp: &mut Qmp, file: &File) -> Result<String> {
+pub(super) async fn give(qmp: &mut Qmp, file: &File) -> Result<String> {
     if release(qmp).await? >= BY_SET {
         qmp.give_set(SET, file).await?;
         return Ok(format!("file:/dev/fdset/{SET}"));
@@ -104,7 +104,7 @@ async fn give(qmp: &mut Qmp, file: &File) -> Result<String> {
 }
 
 /// Has QEMU let go of the file: what it holds takes room, though its name is gone. One that it got under a name it closed.
-async fn take_back(qmp: &mut Qmp) {
+pub(super) async fn take_back(qmp: &mut Qmp) {
     let _ = qmp.execute("remove-fd", json!({"fdset-id": SET})).await;
 }
 
@@ -115,7 +115,7 @@ pub(super) async fn release(qmp: &mut Qmp) -> Result<Release> {
 }
 
 /// Waits until QEMU is in a state, as long as it gets on with the memory.
-async fn wait(qmp: &mut Qmp, wanted: &str) -> Result<()> {
+pub(super) async fn wait(qmp: &mut Qmp, wanted: &str) -> Result<()> {
     let (mut last, mut since) = (None, Instant::now());
     loop {
         if run_state(qmp).await? == wanted {
@@ -193,11 +193,11 @@ fn write_synced(path: &Path, content: &[u8]) -> std::io::Result<()> {
     folder::open(path)?.sync_all()
 }
 
-/// Lets a machine go on that stands still; whether it does. One that waits for the memory that it was to load does not:
-/// whoever started it is gone.
+/// Lets a machine go on that stands still; whether it does. One that waits for the memory that it was to load does not, nor
+/// one that has it and not yet its disks: whoever started it is gone.
 pub async fn resume(dir: &Path) -> Result<bool> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
-    let waits = run_state(&mut qmp).await? == "inmigrate";
+    let waits = dir.join(files::MAPPED).exists() || run_state(&mut qmp).await? == "inmigrate";
     if !waits {
         go_on(&mut qmp, dir).await?;
     }

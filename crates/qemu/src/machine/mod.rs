@@ -14,6 +14,7 @@
 
 mod adopt;
 pub(crate) mod arguments;
+mod captured;
 mod card;
 mod console;
 mod devices;
@@ -39,16 +40,17 @@ use tokio::net::UnixStream;
 use uuid::Uuid;
 
 pub use arguments::arguments;
+pub use captured::{capture, waits};
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
-pub use drive::{grow, grow_file};
+pub use drive::{checked as size, grow, grow_file};
 pub(crate) use files::{COMMANDS, NETWORK};
-use files::{CONSOLE, EVENTS, GUEST, PID, QEMU_LOG, READY_LOG, SCREEN};
+use files::{CONSOLE, EVENTS, GUEST, MAPPED, PID, QEMU_LOG, READY_LOG, SCREEN};
 use jail::Needs;
 pub(crate) use lock::Lock;
 pub use plug::{attach, detach};
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Assigned, Boot, Drive, Fits, HostDevice, Jail, Spec};
+pub use spec::{Accel, Assigned, Boot, Captured, Drive, Fits, HostDevice, Jail, Mapped, Spec};
 
 use crate::error::at;
 use crate::groups::Limits;
@@ -98,13 +100,17 @@ pub async fn start(spec: &Spec) -> Result<()> {
         return Ok(());
     }
     clear(&spec.dir)?;
+    captured::place(spec)?;
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, spec.id, &lock).await?;
     drop(lock);
     let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(spec)).await?;
-    let Some(fits) = &spec.memory else { return Ok(()) };
-    let Err(error) = memory::load(&mut qmp, &spec.dir, fits).await else { return Ok(()) };
-    drop(qmp);
+    let loaded = match (&spec.memory, &spec.mapped) {
+        (Some(fits), _) => memory::load(&mut qmp, &spec.dir, fits).await.inspect_err(|_| drop(qmp)),
+        (None, Some(Mapped::Captured(captured))) => captured::load(qmp, spec, captured).await,
+        (None, _) => return Ok(()),
+    };
+    let Err(error) = loaded else { return Ok(()) };
     // Half loaded is nothing. What is wrong with a memory QEMU says in its log, and ends.
     end(&spec.dir, spec.id).await?;
     let reason = process::reason(&spec.dir).to_string();
@@ -113,7 +119,8 @@ pub async fn start(spec: &Spec) -> Result<()> {
 
 /// What a machine's launcher is told.
 async fn order_of(spec: &Spec) -> Result<Order> {
-    let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
+    let release = host::release_of(&spec.qemu).await?;
+    let arguments = arguments(spec, release);
     let mut read = vec![spec.seed.clone()];
     read.extend(spec.assigned.folders.clone());
     if let Boot::Kernel { kernel, initrd, .. } = &spec.boot {
@@ -129,7 +136,11 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(spec));
-    let needs = Needs { program, arguments, dir, read, write, lend: None, devices, locked_bytes, limits, disk_bytes };
+    let mut lend = None;
+    if matches!(spec.mapped, Some(Mapped::Captured(_))) {
+        if arguments::reads(release) { read.push(dir.join(MAPPED)) } else { lend = Some(MAPPED.into()) }
+    }
+    let needs = Needs { program, arguments, dir, read, write, lend, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }
 
@@ -140,7 +151,7 @@ pub(crate) async fn locked(dir: &Path) -> Result<Lock> {
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
 pub(crate) fn clear(dir: &Path) -> Result<()> {
-    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, GUEST, NETWORK, PID, READY_LOG, QEMU_LOG] {
+    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, GUEST, NETWORK, PID, READY_LOG, QEMU_LOG, MAPPED] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {

@@ -64,6 +64,26 @@ pub struct Fits {
     pub disks: BTreeMap<String, (u64, i128)>,
 }
 
+/// A machine's memory that is a file of its folder.
+#[derive(Clone, Debug)]
+pub enum Mapped {
+    /// It writes to the file, since it is to be captured.
+    Written,
+    /// The file is others', too: it begins with what was captured.
+    Captured(Captured),
+}
+
+/// What was captured of a machine, for others to begin with.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// Its memory.
+    pub memory: PathBuf,
+    /// The state of its devices.
+    pub state: PathBuf,
+    /// How large the root disk of the machine is that begins with it, in bytes: at least as large as that one's.
+    pub root_bytes: u64,
+}
+
 /// A disk of a machine.
 #[derive(Clone, Debug)]
 pub struct Drive {
@@ -135,6 +155,8 @@ pub struct Spec {
     pub jail: Jail,
     /// What the memory in its folder fits, if it goes on with that.
     pub memory: Option<Fits>,
+    /// Its memory where that is a file; none where it is its process' own.
+    pub mapped: Option<Mapped>,
     /// QEMU's binary.
     pub qemu: PathBuf,
 }

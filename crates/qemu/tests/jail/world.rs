@@ -76,6 +76,7 @@ impl World {
             accel: Accel::Tcg,
             jail: Self::jail(),
             memory: None,
+            mapped: None,
             qemu: env!("CARGO_BIN_EXE_berth-hostile").into(),
         }
     }

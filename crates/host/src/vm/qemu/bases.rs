@@ -31,6 +31,11 @@ impl QemuEngine {
         self.disks().join(format!("{id}.base"))
     }
 
+    /// The file that tells that no machine had a root disk yet.
+    pub(super) fn fresh_note(&self, id: DiskId) -> PathBuf {
+        self.disks().join(format!("{id}.fresh"))
+    }
+
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
     pub(super) async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
@@ -125,6 +130,8 @@ impl QemuEngine {
             std::fs::rename(half, whole).map_err(transient)?;
         }
         manifest.sha256.remove(&manifest.disk);
+        // Nobody else begins with what its owner has running.
+        manifest.waits = false;
         DISK.clone_into(&mut manifest.disk);
         manifest.virtual_size_bytes = snapshot::size(&drive).map_err(qemu_failed)?;
         let text = serde_json::to_vec_pretty(&manifest).map_err(transient)?;

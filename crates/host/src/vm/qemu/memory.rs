@@ -11,6 +11,7 @@ use berth_qemu::{Error, accel, host};
 use tokio::time::timeout;
 
 use super::QemuEngine;
+use super::boots::Begun;
 use super::disks::in_time;
 use crate::error::{qemu_failed, transient};
 use crate::vm::MachineSpec;
@@ -20,7 +21,7 @@ use crate::{EngineError, Result, fault};
 const MOVING: Duration = Duration::from_mins(6);
 
 /// Room that a memory may take.
-struct Room<'a> {
+pub(super) struct Room<'a> {
     bytes: u64,
     of: &'a Mutex<u64>,
 }
@@ -55,7 +56,7 @@ impl QemuEngine {
     }
 
     /// Room on the disk for a memory of so many bytes, beside those that are being written; it is given back with this.
-    fn room_for(&self, bytes: u64) -> Result<Room<'_>> {
+    pub(super) fn room_for(&self, bytes: u64) -> Result<Room<'_>> {
         let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
         let mut saving = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_room(free.saturating_sub(saving.saturating_add(bytes))) {
@@ -79,12 +80,13 @@ impl QemuEngine {
         memory::forget(&self.machine(id)).map_err(qemu_failed)
     }
 
-    /// Has a machine go on with its memory, or boots it; why it was booted, where it was to go on.
-    pub(super) async fn make_machine(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<Option<String>> {
+    /// Has a machine go on with its memory, or begin.
+    pub(super) async fn make_machine(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<Begun> {
         let dir = machine.dir.clone();
         if !spec.goes_on {
             memory::forget(&dir).map_err(qemu_failed)?;
-            return self.boot(spec, machine).await.map(|()| None);
+            let booted = self.begin(spec, machine).await?;
+            return Ok(Begun { booted, unloadable: None });
         }
         let reason = if memory::is_saved(&dir) {
             match self.start_with_memory(&machine).await {
@@ -92,7 +94,7 @@ impl QemuEngine {
                 started => {
                     started.map_err(qemu_failed)?;
                     self.set_guest_clock(spec.id).await;
-                    return Ok(None);
+                    return Ok(Begun::default());
                 }
             }
         } else {
@@ -101,7 +103,7 @@ impl QemuEngine {
         tracing::warn!(vm = %spec.id, reason, "a suspended machine does not go on with its memory");
         memory::forget(&dir).map_err(qemu_failed)?;
         self.boot(spec, machine).await?;
-        Ok(Some(reason))
+        Ok(Begun { unloadable: Some(reason), booted: None })
     }
 
     async fn start_with_memory(&self, machine: &machine::Spec) -> std::result::Result<(), Error> {

@@ -301,9 +301,10 @@ pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
     };
     let taken = list(&started.taken_ports, "another program of the host has it", again);
     let unruled = started.is_without_rules.then(|| WITHOUT_RULES.to_owned());
-    let booted = started.unloadable.as_ref();
-    let booted = booted.map(|reason| format!("it booted instead of going on with its memory: {reason}"));
-    let all: Vec<_> = low.into_iter().chain(taken).chain(unruled).chain(booted).collect();
+    let unloadable = started.unloadable.as_ref();
+    let unloadable = unloadable.map(|reason| format!("it booted instead of going on with its memory: {reason}"));
+    let booted = started.booted.as_ref().map(|reason| format!("it boots from the beginning: {reason}"));
+    let all: Vec<_> = low.into_iter().chain(taken).chain(unruled).chain(unloadable).chain(booted).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 

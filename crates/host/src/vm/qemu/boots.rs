@@ -1,0 +1,149 @@
+//! Captured boots of this host.
+//!
+//! ```text
+//! boots/<key>/          boot.json, memory, state, disk.qcow2: a machine of an image and a size that waited for its owner
+//! boots/making/<id>/    the machine that is to be captured, and its disk
+//! ```
+//!
+//! A boot is there whole or not at all, and nobody's: whatever is missing or does not load costs a machine that boots
+//! instead. It is made beside everything else, once a machine of its kind had to boot. The root disk of a machine that
+//! begins with one is a copy of what the captured machine wrote, on the same image; only a disk that no machine had yet is
+//! replaced so, which a note beside it tells. The note is gone before the disk is, so that whatever is interrupted boots.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use berth_domain::ids::MachineId;
+use berth_qemu::accel;
+use berth_qemu::machine::{self, Accel};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Changes whenever a captured machine differs from one of before.
+const FORMAT: u32 = 1;
+/// How many boots are kept: each takes some 150 MiB.
+const MOST: usize = 16;
+/// How long the machine that had to boot is left alone with that.
+const QUIET: Duration = Duration::from_mins(2);
+pub(super) const NOTE: &str = "boot.json";
+pub(super) const MEMORY: &str = "memory";
+pub(super) const STATE: &str = "state";
+pub(super) const DISK: &str = "disk.qcow2";
+pub(super) const MAKING: &str = "making";
+
+/// How a machine began.
+#[derive(Default)]
+pub(super) struct Begun {
+    /// Why it booted, where it was to go on with its memory.
+    pub(super) unloadable: Option<String>,
+    /// Why it booted, where it might have begun with a captured boot.
+    pub(super) booted: Option<String>,
+}
+
+/// What a boot is of, as its folder notes it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Note {
+    /// The name of the base that its disk builds on.
+    pub(super) base: String,
+}
+
+/// A boot that is to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) key: String,
+    pub(super) like: machine::Spec,
+    /// The folder of what its disk builds on.
+    pub(super) base: PathBuf,
+    pub(super) of: MachineId,
+    pub(super) since: Instant,
+}
+
+/// The boots of this host.
+pub(super) struct Boots {
+    pub(super) folder: PathBuf,
+    wanted: Mutex<Vec<Wanted>>,
+}
+
+impl Boots {
+    pub(super) fn new(data: &Path) -> Self {
+        Self { folder: data.join("boots"), wanted: Mutex::default() }
+    }
+
+    pub(super) fn want(&self, wanted: Wanted) {
+        let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() < MOST && all.iter().all(|other| other.key != wanted.key) {
+            all.push(wanted);
+        }
+    }
+
+    /// The next one whose machine has booted, or had the time for it.
+    pub(super) fn next(&self, has_booted: impl Fn(MachineId) -> bool) -> Option<Wanted> {
+        let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = all.iter().position(|wanted| wanted.since.elapsed() > QUIET || has_booted(wanted.of))?;
+        Some(all.remove(next))
+    }
+
+    /// Those at hand: the folder of each, what it is of, and when it was used last.
+    fn all(&self) -> Vec<(PathBuf, Note, SystemTime)> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let read = |dir: PathBuf| {
+            let note = serde_json::from_slice(&std::fs::read(dir.join(NOTE)).ok()?).ok()?;
+            let used = std::fs::metadata(dir.join(NOTE)).and_then(|about| about.modified()).ok()?;
+            Some((dir, note, used))
+        };
+        entries.filter_map(|entry| read(entry.path())).collect()
+    }
+
+    /// Removes those whose base is gone, and beyond so many those that were not used for longest.
+    pub(super) fn forget(&self, bases: &Path) {
+        let (mut kept, gone): (Vec<_>, Vec<_>) =
+            self.all().into_iter().partition(|(_, note, _)| bases.join(&note.base).is_dir());
+        kept.sort_by_key(|(_, _, used)| std::cmp::Reverse(*used));
+        for (dir, _, _) in gone.into_iter().chain(kept.into_iter().skip(MOST)) {
+            // Another try comes with the next look.
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+}
+
+/// Names the machines that can begin with each other's boots on this host.
+pub(super) fn key(machine: &machine::Spec, base: &Path) -> String {
+    let processor = if machine.accel == Accel::Tcg { String::new() } else { accel::processor() };
+    let program = std::fs::metadata(&machine.qemu).map(|about| (about.len(), about.modified().ok()));
+    let about = format!(
+        "{FORMAT} {:?} {processor} {:?} {} {} {:?}",
+        machine.accel,
+        program.ok(),
+        machine.places,
+        machine.mtu,
+        machine.boot
+    );
+    let digest: String = Sha256::digest(about).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let base = base.file_name().unwrap_or_default().to_string_lossy();
+    format!("{base}-{}x{}-{digest}", machine.vcpus, machine.memory_mb)
+}
+
+/// Has a boot's note say when it was used last.
+pub(super) fn note_use(note: &Path) {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    // Without it the boot goes a little earlier.
+    let _ = utimensat(CWD, note, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
+}
+
+/// Puts a boot where others find it, whole.
+pub(super) fn publish(dir: &Path, whole: &Path, to: &Path, note: &[u8]) -> std::io::Result<()> {
+    for name in [MEMORY, DISK] {
+        std::fs::rename(dir.join(name), whole.join(name))?;
+    }
+    std::fs::write(whole.join(NOTE), note)?;
+    for name in [DISK, NOTE] {
+        std::fs::File::open(whole.join(name))?.sync_all()?;
+    }
+    match std::fs::remove_dir_all(to) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::fs::rename(whole, to)
+}
