@@ -27,6 +27,6 @@ pub fn qemu_failed(error: Error) -> EngineError {
             Permanent(reason.into())
         }
         Error::Missing { .. } | Error::Invalid(_) | Error::Unloadable(_) => Permanent(error.to_string()),
-        Error::Timeout(_) | Error::Qemu(_) | Error::Io { .. } => Transient(error.to_string()),
+        Error::Timeout(_) | Error::Qemu(_) | Error::Refused(_) | Error::Io { .. } => Transient(error.to_string()),
     }
 }

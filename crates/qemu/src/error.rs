@@ -38,6 +38,9 @@ pub enum Error {
     /// QEMU refused.
     #[error("QEMU refused: {0}")]
     Qemu(String),
+    /// A guest's agent refused, or said what no agent says.
+    #[error("the guest's agent says: {0}")]
+    Refused(String),
     /// What was asked for makes no sense.
     #[error("{0}")]
     Invalid(String),

@@ -49,6 +49,8 @@ struct World {
     holds_on: bool,
     /// Whether guests have an agent.
     has_agent: bool,
+    /// Whether guests take SSH keys at their first boot alone.
+    takes_keys_once: bool,
     /// Disks with their sizes in GiB.
     disks: HashMap<DiskId, i64>,
     /// What each root disk was cloned from, in order.
@@ -82,6 +84,7 @@ impl Default for SimulatedEngine {
             memories: HashSet::new(),
             holds_on: false,
             has_agent: false,
+            takes_keys_once: false,
             disks: HashMap::new(),
             clones: HashMap::new(),
             snapshots: Snapshots::default(),
@@ -173,6 +176,11 @@ impl SimulatedEngine {
     /// Whether guests ignore the power button.
     pub fn set_deaf(&self, deaf: bool) {
         self.world().deaf = deaf;
+    }
+
+    /// Whether guests take SSH keys at their first boot alone from now on, as those of imported images do.
+    pub fn set_takes_keys_once(&self, takes_keys_once: bool) {
+        self.world().takes_keys_once = takes_keys_once;
     }
 
     /// Whether guests have an agent from now on, which takes SSH keys.
@@ -339,7 +347,8 @@ impl World {
 
     fn started(&self, spec: &MachineSpec) -> Started {
         let taken = spec.ports.iter().filter(|port| self.taken.contains(&port.at.port()));
-        Started { taken_ports: taken.map(|port| port.to).collect(), ..Started::default() }
+        let (taken_ports, takes_keys_once) = (taken.map(|port| port.to).collect(), self.takes_keys_once);
+        Started { taken_ports, takes_keys_once, ..Started::default() }
     }
 }
 

@@ -142,25 +142,33 @@ const LIKE: &str = "systemctl is-system-running --wait; cloud-init status; sudo 
      sudo find /var/lib/cloud -type f -o -type l | sed 's/[0-9a-f-]\\{36\\}/ID/' | sort; sudo ls /var/log/journal | wc -l; \
      sudo journalctl -b -u ssh -o cat | grep -c '^Server listening'; networkctl list e* --no-legend | awk '{print $4, $5}'";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn cloud_init_does_in_a_vm_that_begins_with_a_boot_what_it_does_in_one_that_boots() {
-    let mut service = service(&["micro", "debian-12"]);
-    service.start();
-    let caller = service.admin().await;
-    let (_, public) = key(&service);
-    let config = "#cloud-config\nbootcmd:\n  - echo boot >>/root/order\nruncmd:\n  - [sh, -c, 'echo run >>/root/order']\n\
-                  timezone: Europe/Berlin\n";
-    let like = |name: &str| {
-        let mut body = body(name, &public, "debian-12", config);
-        body["vm_config_id"] = json!("small");
-        body
-    };
-    let (_, booted) = begins(&caller, like("booted")).await;
-    captured(&service);
-    let (_, begun) = begins(&caller, like("begun")).await;
-    assert!(begun["message"].is_null(), "{begun}");
-    differ(&own(&service, &booted), &own(&service, &begun));
-    assert_eq!(says(&service, &begun, LIKE), says(&service, &booted, LIKE));
-    assert_eq!(says(&service, &begun, "grep -c ' /mnt/begun-data ext4 rw' /proc/mounts"), "1");
-    assert_eq!(says(&service, &begun, "df --output=size -BG / | tail -n 1 | tr -d ' '"), "30G");
+/// Takes minutes: `script/soak` runs it.
+mod soak {
+    use serde_json::json;
+
+    use super::{LIKE, begins, body, captured, differ, own, service};
+    use crate::guest::{key, says};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn cloud_init_does_in_a_vm_that_begins_with_a_boot_what_it_does_in_one_that_boots() {
+        let mut service = service(&["micro", "debian-12"]);
+        service.start();
+        let caller = service.admin().await;
+        let (_, public) = key(&service);
+        let config = "#cloud-config\nbootcmd:\n  - echo boot >>/root/order\nruncmd:\n  - [sh, -c, 'echo run >>/root/order']\n\
+                      timezone: Europe/Berlin\n";
+        let like = |name: &str| {
+            let mut body = body(name, &public, "debian-12", config);
+            body["vm_config_id"] = json!("small");
+            body
+        };
+        let (_, booted) = begins(&caller, like("booted")).await;
+        captured(&service);
+        let (_, begun) = begins(&caller, like("begun")).await;
+        assert!(begun["message"].is_null(), "{begun}");
+        differ(&own(&service, &booted), &own(&service, &begun));
+        assert_eq!(says(&service, &begun, LIKE), says(&service, &booted, LIKE));
+        assert_eq!(says(&service, &begun, "grep -c ' /mnt/begun-data ext4 rw' /proc/mounts"), "1");
+        assert_eq!(says(&service, &begun, "df --output=size -BG / | tail -n 1 | tr -d ' '"), "30G");
+    }
 }

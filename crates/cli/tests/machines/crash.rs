@@ -277,8 +277,8 @@ async fn a_growth_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disks_of_a_vm_grow_on() {
+    let (mut service, id) = with_machine().await;
     for (number, point) in GROWTH_OF_VM.iter().enumerate() {
-        let (mut service, id) = with_machine().await;
         let before = service.machine(&id);
         service.start();
         let vm = service.admin().await.get(&format!("/vms/{id}")).await.body;
@@ -286,21 +286,23 @@ async fn disks_of_a_vm_grow_on() {
         let text = |disk: &Value| disk["id"].as_str().expect("an id").to_owned();
         let data = format!("/disks/{}", text(&vm["data_disks"][0]));
         let root = format!("/root_disks/{}", text(&vm["root_disk"]));
-        let (path, gib) = if number % 2 == 0 { (data, 12) } else { (root, 24) };
+        let (path, gib) = if number % 2 == 0 { (data, 11 + number) } else { (root, 24 + number) };
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, &format!("{path}/resize"), json!({"size_gb": gib}), 202).await;
         })
         .await;
-        has_grown(&service, &caller, &path, gib).await;
+        has_grown(&service, &caller, &path, gib as u64).await;
         assert_eq!(service.machine(&id), before, "{point}: the same process");
-        leaves_nothing(&service, &caller, &id).await;
+        service.kill();
     }
+    service.start();
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_comes_and_goes_on() {
+    let (mut service, id) = with_machine().await;
     for point in ATTACHED.iter().chain(DETACHED) {
-        let (mut service, id) = with_machine().await;
         let before = service.machine(&id);
         service.start();
         let caller = service.admin().await;
@@ -325,8 +327,10 @@ async fn a_disk_comes_and_goes_on() {
         let there = ATTACHED.contains(point);
         caller.until("its rest", async |caller: Caller| is_there(&caller.get(&path).await.body, there)).await;
         assert_eq!(service.machine(&id), before, "{point}: the same process");
-        leaves_nothing(&service, &caller, &id).await;
+        service.kill();
     }
+    service.start();
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 /// Waits until a snapshot is ready, whose file is the only one then.
@@ -475,8 +479,8 @@ async fn a_stop_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspension_goes_on() {
+    let (mut service, id) = with_machine().await;
     for point in SUSPENSION {
-        let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}/suspend");
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, &path, Value::Null, 202).await;
@@ -487,14 +491,16 @@ async fn a_suspension_goes_on() {
         assert_eq!(caller.act(&format!("/vms/{id}/resume")).await.status, 202);
         let running = caller.reaches(&id, "running").await;
         assert!(running["message"].is_null(), "{point}: it goes on with its memory: {running}");
-        leaves_nothing(&service, &caller, &id).await;
+        service.kill();
     }
+    service.start();
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumption_goes_on_or_boots() {
+    let (mut service, id) = with_machine().await;
     for point in RESUMPTION {
-        let (mut service, id) = with_machine().await;
         service.start();
         let caller = service.admin().await;
         caller.act(&format!("/vms/{id}/suspend")).await;
@@ -508,8 +514,10 @@ async fn a_resumption_goes_on_or_boots() {
         let running = caller.reaches(&id, "running").await;
         assert!(running["message"].is_null() && service.machine(&id).is_some(), "{point}: {running}");
         assert!(!service.dir.path().join("machines").join(&id).join("suspended").exists(), "{point}");
-        leaves_nothing(&service, &caller, &id).await;
+        service.kill();
     }
+    service.start();
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -617,8 +625,8 @@ async fn a_deletion_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_ports_goes_on() {
+    let (mut service, id) = with_machine().await;
     for point in PORTS {
-        let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}");
         let caller = killed_at(&mut service, point, async |caller| {
             let ports = json!({"exposed_ports": [{"port": 8080, "protocol": "tcp"}]});
@@ -630,8 +638,10 @@ async fn a_change_of_ports_goes_on() {
         eventually("the open port", 20, reach);
         caller.ask(Method::PATCH, &path, json!({"exposed_ports": []}), 200).await;
         eventually("the shut port", 20, || reach().is_none().then_some(()));
-        leaves_nothing(&service, &caller, &id).await;
+        service.kill();
     }
+    service.start();
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,8 +3,7 @@
 use berth_testkit::{Caller, Service};
 use serde_json::{Value, json};
 
-use crate::BERTH;
-use crate::guest::{key, ready, says, ssh};
+use crate::guest::says;
 
 const ADDRESS: &str = "fd62:6572:7468::15";
 const CIDR6: &str = "fd00:20::/64";
@@ -47,39 +46,50 @@ fn reaches(service: &Service, from: &Value, name: &str, address: &str) {
     assert_eq!(own, name);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn two_vms_reach_each_other_by_ipv6_and_a_third_of_another_project_does_not() {
-    let service = Service::started(BERTH, &["micro", "debian-12"]);
-    let caller = service.admin().await;
-    let (_, public) = key(&service);
-    let lan = network(&caller).await;
-    let web = vm(&caller, &public, ("web", "debian-12"), &lan).await;
-    let db = vm(&caller, &public, ("db", "debian-12"), &lan).await;
-    let elsewhere = caller.another_project("elsewhere").await;
-    let other = vm(&elsewhere, &public, ("db", "micro"), &network(&elsewhere).await).await;
-    let (web, db, other) = (ready(&caller, &web).await, ready(&caller, &db).await, ready(&elsewhere, &other).await);
-    assert_eq!(web["networks"][0]["address6"], "fd00:20::2");
-    for vm in [&web, &db] {
-        serves(&service, vm);
-    }
-    reaches(&service, &web, "db", "fd00:20::3");
-    reaches(&service, &db, "web", "fd00:20::2");
+/// Takes minutes: `script/soak` runs it.
+mod soak {
+    use berth_testkit::Service;
+    use serde_json::json;
 
-    // The stranger has the same address behind its card and in its network, where nobody is at the others'.
-    let settled = "for i in $(seq 60); do ip -6 address | grep -q tentative || exit 0; sleep 1; done; exit 1";
-    says(&service, &other, &format!("ip -6 address add {ADDRESS}/64 dev eth0; {settled}"));
-    assert_eq!(other["networks"][0]["address6"], "fd00:20::2");
-    let reached = says(&service, &other, "ping6 -c 1 -W 30 fd62:6572:7468::2");
-    assert!(reached.contains(" 0% packet loss"), "{reached}");
-    for line in ["ping6 -c 1 -W 5 fd00:20::3", "ping6 -c 1 -W 5 web", "nc -w 5 fd00:20::3 8000 </dev/null"] {
-        assert!(!ssh(&service, &other, line).status.success(), "{line}");
-    }
+    use super::{ADDRESS, network, reaches, serves, vm};
+    use crate::BERTH;
+    use crate::guest::{key, ready, says, ssh};
 
-    // Rules speak of IPv6, too.
-    let rules = json!({"rules": [{"direction": "in", "protocol": "tcp", "source": "fd00:20::2", "action": "deny"}]});
-    assert_eq!(caller.put(&format!("/networks/{lan}/rules"), rules).await.status, 200);
-    let refused = "for i in $(seq 60); do curl -6 -sS -m 3 http://db:8000/name || exit 0; sleep 1; done; exit 1";
-    says(&service, &web, refused);
-    let pinged = says(&service, &web, "ping -6 -c 1 -W 60 db");
-    assert!(pinged.contains(" 0% packet loss"), "{pinged}");
+    #[tokio::test(flavor = "multi_thread")]
+    async fn two_vms_reach_each_other_by_ipv6_and_a_third_of_another_project_does_not() {
+        let service = Service::started(BERTH, &["micro", "debian-12"]);
+        let caller = service.admin().await;
+        let (_, public) = key(&service);
+        let lan = network(&caller).await;
+        let web = vm(&caller, &public, ("web", "debian-12"), &lan).await;
+        let db = vm(&caller, &public, ("db", "debian-12"), &lan).await;
+        let elsewhere = caller.another_project("elsewhere").await;
+        let other = vm(&elsewhere, &public, ("db", "micro"), &network(&elsewhere).await).await;
+        let (web, db, other) = (ready(&caller, &web).await, ready(&caller, &db).await, ready(&elsewhere, &other).await);
+        assert_eq!(web["networks"][0]["address6"], "fd00:20::2");
+        for vm in [&web, &db] {
+            serves(&service, vm);
+        }
+        reaches(&service, &web, "db", "fd00:20::3");
+        reaches(&service, &db, "web", "fd00:20::2");
+
+        // The stranger has the same address behind its card and in its network, where nobody is at the others'.
+        let settled = "for i in $(seq 60); do ip -6 address | grep -q tentative || exit 0; sleep 1; done; exit 1";
+        says(&service, &other, &format!("ip -6 address add {ADDRESS}/64 dev eth0; {settled}"));
+        assert_eq!(other["networks"][0]["address6"], "fd00:20::2");
+        let reached = says(&service, &other, "ping6 -c 1 -W 30 fd62:6572:7468::2");
+        assert!(reached.contains(" 0% packet loss"), "{reached}");
+        for line in ["ping6 -c 1 -W 5 fd00:20::3", "ping6 -c 1 -W 5 web", "nc -w 5 fd00:20::3 8000 </dev/null"] {
+            assert!(!ssh(&service, &other, line).status.success(), "{line}");
+        }
+
+        // Rules speak of IPv6, too.
+        let rules =
+            json!({"rules": [{"direction": "in", "protocol": "tcp", "source": "fd00:20::2", "action": "deny"}]});
+        assert_eq!(caller.put(&format!("/networks/{lan}/rules"), rules).await.status, 200);
+        let refused = "for i in $(seq 60); do curl -6 -sS -m 3 http://db:8000/name || exit 0; sleep 1; done; exit 1";
+        says(&service, &web, refused);
+        let pinged = says(&service, &web, "ping -6 -c 1 -W 60 db");
+        assert!(pinged.contains(" 0% packet loss"), "{pinged}");
+    }
 }

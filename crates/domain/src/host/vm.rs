@@ -102,6 +102,9 @@ pub struct Started {
     /// Why it booted instead of going on with its memory.
     #[serde(default)]
     pub unloadable: Option<String>,
+    /// Whether its guest takes SSH keys at its first boot alone, since its image was imported.
+    #[serde(default)]
+    pub takes_keys_once: bool,
     /// Why it booted instead of beginning with a captured boot.
     #[serde(default)]
     pub booted: Option<String>,

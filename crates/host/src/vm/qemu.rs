@@ -271,9 +271,10 @@ impl QemuEngine {
         if started.is_err() && machine::find(&self.machine(spec.id), spec.id.0).is_none() {
             self.gpus.give_back(spec.id).await?;
         }
-        let Begun { unloadable, booted } = started?;
+        let Begun { unloadable, booted, takes_keys_once } = started?;
         self.programs.begin(spec, bound.sockets).await?;
-        Ok(Started { low_ports, taken_ports: bound.taken, is_without_rules: false, unloadable, booted })
+        let taken_ports = bound.taken;
+        Ok(Started { low_ports, taken_ports, is_without_rules: false, unloadable, booted, takes_keys_once })
     }
 
     /// Watches a machine that runs, once.
@@ -478,7 +479,7 @@ impl Engine for QemuEngine {
     }
 
     async fn set_keys(&self, aim: Aim, keys: &GuestKeys) -> Result<bool> {
-        self.act(aim, Act::Change, async { Ok(self.set_guest_keys(aim.id, keys).await) }).await
+        self.act(aim, Act::Change, self.set_guest_keys(aim.id, keys)).await
     }
 
     async fn attach_disk(&self, aim: Aim, disk: DiskId) -> Result<()> {

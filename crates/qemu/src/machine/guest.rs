@@ -26,6 +26,8 @@ const ADDRESS: &str = "0x1d";
 const PORT: &str = "org.qemu.guest_agent.0";
 /// Where a guest of Berth's images notes which keys it was given (`images/lib/initrd/seed`).
 const GIVEN_KEYS: &str = "/var/lib/berth/authorized-keys";
+/// Who did not answer in time.
+pub const AGENT: &str = "the guest's agent";
 /// How long a guest may take for an answer: an emulated one has to find its agent on its disk.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of an answer.
@@ -47,13 +49,14 @@ pub(super) fn options(spec: &Spec) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Sets the guest's clock to so many nanoseconds since 1970. False where the guest has no agent.
+/// Sets the guest's clock to what this says when the agent is about to hear it, in nanoseconds since 1970. False where the
+/// guest has no agent.
 ///
 /// # Errors
 /// The agent does not answer, or refuses.
-pub async fn set_clock(dir: &Path, nanoseconds: i64) -> Result<bool> {
+pub async fn set_clock(dir: &Path, now: impl Fn() -> i64) -> Result<bool> {
     let Some(mut guest) = Guest::of(dir).await? else { return Ok(false) };
-    guest.execute("guest-set-time", json!({"time": nanoseconds})).await.map(|_| true)
+    guest.execute("guest-set-time", json!({"time": now()})).await.map(|_| true)
 }
 
 /// Gives a user of the guest these SSH keys, and takes those former ones away that are not among them. Others are the guest's
@@ -93,7 +96,7 @@ impl Guest {
                 let mut before = Vec::new();
                 (&mut self.stream).take(LONGEST).read_until(SENTINEL, &mut before).await.map_err(unheard)?;
                 if before.last() != Some(&SENTINEL) {
-                    return Err(Error::Qemu("the guest's agent sent too much".into()));
+                    return Err(Error::Refused("too much".into()));
                 }
                 // An answer to somebody who did not wait for it has another number.
                 if self.read().await?.get("return") == Some(&json!(id)) {
@@ -106,37 +109,46 @@ impl Guest {
 
     /// Executes a command.
     async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+        self.ask(command, arguments).await?.map_err(Error::Refused)
+    }
+
+    /// Executes a command; within it, what the agent answered: a value, or why it refuses. After an error nobody knows whose
+    /// answer comes next, so that whoever asked goes no further.
+    async fn ask(&mut self, command: &str, arguments: Value) -> Result<std::result::Result<Value, String>> {
         self.send(&[], command, arguments).await?;
         let mut answer = timeout(self.patience, self.read()).await.map_err(|_| silent())??;
         if let Some(value) = answer.get_mut("return") {
-            return Ok(value.take());
+            return Ok(Ok(value.take()));
         }
         let reason = answer.pointer("/error/desc").and_then(Value::as_str).unwrap_or("no reason was given");
-        Err(Error::Qemu(format!("the guest's agent says: {}", reason.chars().take(200).collect::<String>())))
+        Ok(Err(reason.chars().take(200).collect()))
     }
 
-    /// The note is written before keys come and after others went, so that the next boot takes away what it has to.
+    /// The note has all keys that may be there before some come, and loses those that went after they did, so that the next
+    /// boot takes away what it has to.
     async fn set_keys(&mut self, user: &str, keys: &[String], former: &[String]) -> Result<()> {
         let gone: Vec<_> = former.iter().filter(|key| !keys.contains(key)).cloned().collect();
-        let both = [keys, &gone].concat();
-        // An image of others has no such note: it takes keys at its first boot alone.
-        let has_note = self.note(&both).await.is_ok();
+        // What it had stays: whoever is cut off while a file is written anew leaves an empty one.
+        let has_note = self.note(keys, "a").await?;
         // Without keys it makes the file, without which none are taken away.
         self.execute("guest-ssh-add-authorized-keys", json!({"username": user, "keys": keys})).await?;
         if !gone.is_empty() {
             self.execute("guest-ssh-remove-authorized-keys", json!({"username": user, "keys": gone})).await?;
         }
-        if has_note { self.note(keys).await } else { Ok(()) }
+        if has_note { self.note(keys, "w").await.map(drop) } else { Ok(()) }
     }
 
-    /// Writes down which keys the guest was given.
-    async fn note(&mut self, keys: &[String]) -> Result<()> {
+    /// Writes down which keys the guest was given. False where it keeps no note: an image of others takes keys at its first
+    /// boot alone.
+    async fn note(&mut self, keys: &[String], mode: &str) -> Result<bool> {
         let lines: String = keys.iter().map(|key| format!("{key}\n")).collect();
-        let file = self.execute("guest-file-open", json!({"path": GIVEN_KEYS, "mode": "w"})).await?;
+        let Ok(file) = self.ask("guest-file-open", json!({"path": GIVEN_KEYS, "mode": mode})).await? else {
+            return Ok(false);
+        };
         let content = json!({"handle": file, "buf-b64": BASE64_STANDARD.encode(lines)});
-        let written = self.execute("guest-file-write", content).await;
+        let written = self.ask("guest-file-write", content).await?;
         self.execute("guest-file-close", json!({"handle": file})).await?;
-        written.map(drop)
+        written.map(|_| true).map_err(Error::Refused)
     }
 
     async fn send(&mut self, before: &[&[u8]], command: &str, arguments: Value) -> Result<()> {
@@ -151,9 +163,8 @@ impl Guest {
         let mut line = Vec::new();
         (&mut self.stream).take(LONGEST).read_until(b'\n', &mut line).await.map_err(unheard)?;
         match line.last() {
-            Some(b'\n') => serde_json::from_slice(&line)
-                .map_err(|error| Error::Qemu(format!("the guest's agent sent no JSON: {error}"))),
-            Some(_) if line.len() as u64 == LONGEST => Err(Error::Qemu("the guest's agent sent too much".into())),
+            Some(b'\n') => serde_json::from_slice(&line).map_err(|error| Error::Refused(format!("no JSON: {error}"))),
+            Some(_) if line.len() as u64 == LONGEST => Err(Error::Refused("too much".into())),
             _ => Err(Error::Qemu("the machine ended the connection to its guest's agent".into())),
         }
     }
@@ -171,7 +182,7 @@ fn unheard(error: std::io::Error) -> Error {
 }
 
 const fn silent() -> Error {
-    Error::Timeout("the guest's agent")
+    Error::Timeout(AGENT)
 }
 
 #[cfg(test)]
@@ -265,6 +276,7 @@ mod tests {
                     let bytes = BASE64_STANDARD.decode(arguments["buf-b64"].as_str().unwrap()).unwrap();
                     format!("note {}", String::from_utf8(bytes).unwrap().replace('\n', ";"))
                 }
+                "guest-file-open" => arguments["mode"].as_str().unwrap().to_owned(),
                 "guest-ssh-add-authorized-keys" => format!("add {arguments}"),
                 "guest-ssh-remove-authorized-keys" => format!("remove {arguments}"),
                 _ => String::new(),
@@ -280,7 +292,7 @@ mod tests {
         }
         all.retain(|said| !said.is_empty());
         let [add, remove] = [r#"add {"keys":["B","C"],"username":"ada"}"#, r#"remove {"keys":["A"],"username":"ada"}"#];
-        assert_eq!(all, ["note B;C;A;", add, remove, "note B;C;"]);
+        assert_eq!(all, ["a", "note B;C;", add, remove, "w", "note B;C;"]);
     }
 
     #[tokio::test]
@@ -297,6 +309,21 @@ mod tests {
             guest(answer(refused)).set_keys("ada", &[], &["A".into()]).await.unwrap_err();
         }
         guest(answer("remove-authorized")).set_keys("ada", &["A".into()], &["A".into()]).await.unwrap();
+        guest(answer("file-write")).set_keys("ada", &["A".into()], &[]).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn who_is_late_once_is_asked_nothing_more() {
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let mut guest = guest(move |command| {
+            tell.send(command["execute"].to_string()).unwrap();
+            Vec::new()
+        });
+        let given_up = guest.set_keys("ada", &["A".into()], &["B".into()]).await.unwrap_err();
+        assert!(matches!(given_up, Error::Timeout(_)), "{given_up}");
+        told.close();
+        assert!(told.recv().await.is_some_and(|command| command.contains("guest-file-open")));
+        assert_eq!(told.recv().await, None);
     }
 
     #[test]

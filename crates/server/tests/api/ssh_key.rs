@@ -231,6 +231,31 @@ async fn a_guest_with_an_agent_gets_its_keys_while_it_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_guest_that_takes_keys_at_its_first_boot_alone_gets_later_ones_by_its_agent() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    engine.set_takes_keys_once(true);
+    let id = caller.create_vm(vm_with("web", &[key(1)], &[])).await;
+    let path = format!("/vms/{id}");
+    for (number, (has_agent, state)) in [(false, "next_boot"), (true, "applied")].into_iter().enumerate() {
+        caller.reaches(&id, "running").await;
+        caller.act(&format!("{path}/stop")).await;
+        caller.reaches(&id, "stopped").await;
+        engine.set_has_agent(has_agent);
+        let put = caller.request(reqwest::Method::PUT, &format!("{path}/ssh_keys"));
+        let put = caller.send(put.json(&json!({"ssh_keys": [key(2 + number)]}))).await;
+        assert_eq!(put.body["ssh_keys_state"], "next_boot");
+        caller.act(&format!("{path}/start")).await;
+        caller.reaches(&id, "running").await;
+        let is_told = async |caller: Caller| {
+            let vm = caller.get(&path).await.body;
+            vm["guest_ready"] == true && vm["ssh_keys_state"] == state
+        };
+        caller.until(state, is_told).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_is_under_way_comes_to_its_end_whatever_keys_come_meanwhile() {
     let platform = Platform::start().await;
     let (caller, engine) = (&platform.admin, &platform.engine);

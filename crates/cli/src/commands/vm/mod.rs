@@ -322,7 +322,7 @@ fn keys_are(vm: &Vm) -> String {
         "applied" => "The keys are in it".into(),
         "pending" => "Its guest gets the keys once it has booted, if it runs QEMU's guest agent".into(),
         _ => format!(
-            "Its guest has no agent that takes keys; they are in it after its next boot: berth vm restart {}",
+            "No agent of its guest took the keys; an image of the platform's takes them when it boots: berth vm restart {}",
             vm.name
         ),
     }

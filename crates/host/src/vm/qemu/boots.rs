@@ -40,6 +40,8 @@ pub(super) struct Begun {
     pub(super) unloadable: Option<String>,
     /// Why it booted, where it might have begun with a captured boot.
     pub(super) booted: Option<String>,
+    /// Whether its guest takes SSH keys at its first boot alone: cloud-init of an imported image does.
+    pub(super) takes_keys_once: bool,
 }
 
 /// What a boot is of, as its folder notes it.

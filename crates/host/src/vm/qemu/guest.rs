@@ -1,25 +1,48 @@
-//! What an agent of the guest does for a machine. A guest need not have one, and nothing waits for what it says.
+//! What an agent of the guest does for a machine. A guest need not have one, and nothing waits long for what it says.
+
+use std::time::Duration;
 
 use berth_domain::ids::MachineId;
+use berth_qemu::Error;
 use berth_qemu::machine::guest;
+use tokio::time::timeout;
 
 use super::QemuEngine;
+use crate::error::{qemu_failed, transient};
 use crate::vm::GuestKeys;
+use crate::{EngineError, Result};
+
+/// How long an agent may take for all that it is asked at once: a worker waits for it.
+const CONVERSATION: Duration = Duration::from_secs(15);
 
 impl QemuEngine {
     /// Gives a user of the guest SSH keys, and takes others away; whether an agent of the guest did so.
-    pub(super) async fn set_guest_keys(&self, id: MachineId, keys: &GuestKeys) -> bool {
-        let set = guest::set_keys(&self.machine(id), &keys.user, &keys.keys, &keys.former).await;
-        set.unwrap_or_else(|error| {
-            tracing::info!(vm = %id, %error, "the guest's agent did not take SSH keys");
-            false
-        })
+    pub(super) async fn set_guest_keys(&self, id: MachineId, keys: &GuestKeys) -> Result<bool> {
+        let dir = self.machine(id);
+        let set = timeout(CONVERSATION, guest::set_keys(&dir, &keys.user, &keys.keys, &keys.former)).await;
+        let reason = match set.unwrap_or(Err(Error::Timeout(guest::AGENT))) {
+            Ok(set) => return Ok(set),
+            Err(Error::Refused(reason)) => reason,
+            Err(error @ Error::Timeout(guest::AGENT)) => error.to_string(),
+            // The machine's own connections do not work: the agent was not asked.
+            Err(error) => return Err(again(error)),
+        };
+        tracing::info!(vm = %id, reason, "the guest's agent did not take SSH keys");
+        Ok(false)
     }
 
-    /// Sets the clock of a guest that was suspended, which has stood still meanwhile.
-    pub(super) async fn set_guest_clock(&self, id: MachineId) {
-        if let Err(error) = guest::set_clock(&self.machine(id), self.clock.now().0.saturating_mul(1000)).await {
-            tracing::info!(vm = %id, %error, "the guest's agent did not set its clock");
-        }
+    /// Has the clock of a guest set that was suspended, which has stood still meanwhile. Nobody waits for that.
+    pub(super) fn set_guest_clock(&self, id: MachineId) {
+        let (dir, clock) = (self.machine(id), self.clock.clone());
+        tokio::spawn(async move {
+            if let Err(error) = guest::set_clock(&dir, || clock.now().0.saturating_mul(1000)).await {
+                tracing::info!(vm = %id, %error, "the guest's agent did not set its clock");
+            }
+        });
     }
+}
+
+/// What fails here may not fail the next time.
+fn again(error: Error) -> EngineError {
+    transient(qemu_failed(error))
 }

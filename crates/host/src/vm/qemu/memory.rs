@@ -86,14 +86,14 @@ impl QemuEngine {
         if !spec.goes_on {
             memory::forget(&dir).map_err(qemu_failed)?;
             let booted = self.begin(spec, machine).await?;
-            return Ok(Begun { booted, unloadable: None });
+            return Ok(Begun { booted, ..Begun::default() });
         }
         let reason = if memory::is_saved(&dir) {
             match self.start_with_memory(&machine).await {
                 Err(Error::Unloadable(reason)) => reason,
                 started => {
                     started.map_err(qemu_failed)?;
-                    self.set_guest_clock(spec.id).await;
+                    self.set_guest_clock(spec.id);
                     return Ok(Begun::default());
                 }
             }
@@ -103,7 +103,7 @@ impl QemuEngine {
         tracing::warn!(vm = %spec.id, reason, "a suspended machine does not go on with its memory");
         memory::forget(&dir).map_err(qemu_failed)?;
         self.boot(spec, machine).await?;
-        Ok(Begun { unloadable: Some(reason), booted: None })
+        Ok(Begun { unloadable: Some(reason), ..Begun::default() })
     }
 
     async fn start_with_memory(&self, machine: &machine::Spec) -> std::result::Result<(), Error> {

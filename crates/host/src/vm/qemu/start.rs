@@ -17,20 +17,25 @@ impl QemuEngine {
         let lives = move |id: MachineId| machine::find(&machines.join(id.to_string()), id.0).is_some();
         let assigned = self.gpus.take(spec.id, &spec.gpus, lives).await?;
         let own = self.qemu_spec(spec, assigned).await?;
+        let takes_keys_once = is_foreign(&own);
         let machine = match &spec.rescue {
             Some(image) => self.rescuing(own, image).await?,
             None => own,
         };
-        self.make_machine(spec, machine).await
+        Ok(Begun { takes_keys_once, ..self.make_machine(spec, machine).await? })
     }
 
     /// Boots a machine.
     pub(super) async fn boot(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<()> {
-        let foreign = !matches!(machine.boot, machine::Boot::Kernel { .. });
-        let vendor_data = foreign.then(generic_vendor_data);
+        let vendor_data = is_foreign(&machine).then(generic_vendor_data);
         Seed { vendor_data, ..seed_of(spec) }.write(&machine.seed).map_err(qemu_failed)?;
         machine::start(&machine).await.map_err(qemu_failed)
     }
+}
+
+/// Whether a machine's image was imported: the platform's own have their kernel beside them.
+const fn is_foreign(machine: &machine::Spec) -> bool {
+    !matches!(machine.boot, machine::Boot::Kernel { .. })
 }
 
 /// What the guest of a machine is told.

@@ -32,7 +32,7 @@ use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
-use record::{Failure, apply, given, opened, opens, refused, running, standing, still};
+use record::{Failure, apply, boots_with_keys, given, opened, opens, refused, running, standing, still};
 
 /// What the owner of a running VM is told while the worker cannot reach its machine.
 const PORTS_LATER: &str = "its inbound ports and firewall rules could not be changed yet; the worker tries again";
@@ -363,7 +363,6 @@ impl VmLife {
             vm.guest_ready &= vm.has_memory;
             if !vm.has_memory {
                 given(vm);
-                vm.keys_state = KeysState::Applied;
             }
             vm.power_off_at = None;
             // A worker that dies here must find the row again.
@@ -380,6 +379,9 @@ impl VmLife {
                 opened(vm, &spec, started);
             }
             let message = started.as_ref().and_then(|started| refused(&spec, started));
+            if let Some(started) = &started {
+                boots_with_keys(vm, &seen.vm, started);
+            }
             vm.guest_ready &= started.as_ref().is_none_or(|started| started.unloadable.is_none());
             running(vm, now, message);
         })

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use berth_domain::Timestamp;
-use berth_domain::vm::model::Want;
+use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::plan::Step;
 use berth_domain::vm::{DiskKind, DiskStatus, ExposedPort, InboundPort, Status};
 use berth_host::vm::{MachineSpec, Started};
@@ -68,7 +68,8 @@ impl VmLife {
         let now = self.vms.clock().now();
         let told = vm.status != before.status || vm.message != before.message;
         let seen = vm.machine.address != before.machine.address || vm.guest_ready != before.guest_ready;
-        let seen = seen || vm.keys_state != before.keys_state;
+        // A boot that takes keys is told as a boot.
+        let seen = seen || before.keys_state == KeysState::Pending && vm.keys_state != before.keys_state;
         if told || seen || vm.machine.reserved != before.machine.reserved {
             vm.updated_at = now;
         }
@@ -252,6 +253,16 @@ pub(super) fn given(vm: &mut VmRow) {
     vm.given_keys.extend(vm.ssh_keys.iter().cloned());
     let oldest = vm.given_keys.len().saturating_sub(GIVEN_KEYS);
     vm.given_keys.drain(..oldest);
+}
+
+/// A guest begins. An image of the platform's takes its keys at each boot, an imported one at its first; what comes later is
+/// for its agent, and so is what came while it was suspended. A rescue system has keys of its own.
+pub(super) fn boots_with_keys(vm: &mut VmRow, before: &VmRow, started: &Started) {
+    if vm.rescue_user.is_some() || (before.has_memory && started.unloadable.is_none()) {
+        return;
+    }
+    let is_late = started.takes_keys_once && !before.given_keys.is_empty() && before.keys_state != KeysState::Applied;
+    vm.keys_state = if is_late { KeysState::Pending } else { KeysState::Applied };
 }
 
 /// The message of a VM that runs: what does not hold of what was wished, and how its rescue ends.
