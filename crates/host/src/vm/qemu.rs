@@ -325,6 +325,9 @@ fn scaled(amount: u64, factor: f64) -> i64 {
     (amount as f64 * factor) as i64
 }
 
+#[cfg(test)]
+mod tests;
+
 #[async_trait]
 impl Engine for QemuEngine {
     fn ready(&self) -> std::result::Result<(), String> {
