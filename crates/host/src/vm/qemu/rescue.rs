@@ -5,13 +5,13 @@
 //! end and the next start do, too.
 
 use berth_domain::ids::MachineId;
-use berth_qemu::disk;
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive};
+use berth_qemu::{disk, host};
 
 use super::QemuEngine;
 use crate::error::{qemu_failed, transient};
-use crate::{Result, fault};
+use crate::{EngineError, Result, fault};
 
 /// The disk of the rescue system, in the machine's folder.
 const DISK: &str = "rescue.qcow2";
@@ -21,6 +21,10 @@ const SERIAL: &str = "rescue";
 impl QemuEngine {
     /// A machine that boots an image instead of its own system, which stands beside it.
     pub(super) async fn rescuing(&self, own: machine::Spec, image: &str) -> Result<machine::Spec> {
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        if !self.is_room(free) {
+            return Err(EngineError::NoCapacity("the host's disk has no room for a rescue system".into()));
+        }
         let base = self.base(image).await?;
         // No note says that a disk builds on it; it stays until QEMU has it.
         self.touch(&base)?;

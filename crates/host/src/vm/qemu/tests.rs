@@ -1,9 +1,12 @@
 //! What the engine does with files alone, without a machine.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
 use berth_domain::ids::{DiskId, MachineId};
+use berth_qemu::machine::{self, Boot, Drive};
+use berth_qemu::seed::Mac;
 use berth_qemu::{accel, image};
 use serde_json::json;
 use uuid::Uuid;
@@ -11,7 +14,7 @@ use uuid::Uuid;
 use super::{DiskSource, DiskSpec, QemuEngine, Settings};
 use crate::clock::Clock;
 use crate::network::Switches;
-use crate::{HostSettings, Machines};
+use crate::{EngineError, HostSettings, Machines};
 
 /// An engine over a folder that has an image, and keeps back so many GiB.
 fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
@@ -60,4 +63,45 @@ async fn a_root_disk_that_cannot_be_made_anew_keeps_its_base() {
     // The base that it is to have is there still, though no note names it.
     engine.forget_bases();
     assert!(data.path().join("bases/micro-2").exists());
+}
+
+#[tokio::test]
+async fn a_rescue_system_takes_no_room_that_is_kept_back() {
+    let data = tempfile::tempdir().expect("a folder");
+    for (reserve, refused) in [(1 << 30, true), (0, false)] {
+        let engine = engine(data.path(), reserve);
+        let id = MachineId(Uuid::now_v7());
+        let dir = engine.machine(id);
+        std::fs::create_dir_all(&dir).expect("a folder");
+        let root =
+            Drive { path: dir.join("own.qcow2"), format: "qcow2", bases: Vec::new(), serial: DiskId(id.0).serial() };
+        let own = machine::Spec {
+            id: id.0,
+            name: "web".into(),
+            seed: dir.join("seed.iso"),
+            dir: dir.clone(),
+            vcpus: 1,
+            memory_mb: 512,
+            boot: Boot::Bios,
+            root,
+            drives: Vec::new(),
+            places: 0,
+            assigned: machine::Assigned::default(),
+            mac: Mac::of(id.0),
+            mtu: berth_egress::MTU,
+            accel: machine::Accel::Tcg,
+            jail: Machines::default().of_vm(Ipv4Addr::LOCALHOST),
+            memory: None,
+            mapped: None,
+            qemu: dir.join("qemu"),
+        };
+        let made = engine.rescuing(own, "micro").await;
+        match made {
+            Err(EngineError::NoCapacity(text)) => {
+                assert!(refused && text.contains("no room for a rescue system"), "{text}");
+            }
+            _ => assert!(!refused),
+        }
+        assert_eq!(data.path().join("bases").exists(), !refused, "nothing is made before");
+    }
 }
