@@ -133,6 +133,12 @@ async fn one_that_cannot_be_made_fails_and_is_tried_again() {
     assert_eq!(reinstall(caller, &id, "micro").await.status, 202);
     let failed = caller.reaches(&id, "failed").await;
     assert!(failed["message"].as_str().is_some_and(|text| text.contains("the image is gone")), "{failed}");
+    // What was there is, and has its place.
+    engine.set_capacity(|capacity| capacity.disk_gb = 29);
+    let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
+    let data = format!("/disks/{}", caller.post("/disks", body).await.id());
+    caller.until("its refusal", async |c: Caller| c.get(&data).await.body["status"] == "failed").await;
+    engine.set_capacity(|capacity| capacity.disk_gb = 20);
     engine.allow("remake_disk");
     // Nothing starts from what was given up.
     assert_eq!(caller.act(&format!("/vms/{id}/start")).await.status, 202);
