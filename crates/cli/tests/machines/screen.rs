@@ -112,7 +112,7 @@ async fn a_screen_is_seen_by_several_and_outlives_the_service() {
     for has_screen in [true, false] {
         assert_eq!(caller.act(&format!("/vms/{id}/suspend")).await.status, 202);
         caller.reaches(&id, "suspended").await;
-        caller.get(&format!("/vms/{id}/screen")).await.refused(409, "conflict");
+        caller.get(&format!("/vms/{id}/screen")).await.refused(400, "invalid_status");
         let note = service.dir.path().join("machines").join(&id).join("suspended.fits");
         let fits: serde_json::Value = serde_json::from_slice(&std::fs::read(&note).expect("a note")).expect("JSON");
         assert_eq!(fits["has_screen"], json!(true));

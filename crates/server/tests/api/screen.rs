@@ -45,9 +45,10 @@ async fn a_screen_is_seen_while_its_vm_runs() {
     caller.reaches(&id, "stopped").await;
     for path in ["screen", "screen/ws"] {
         let off = caller.get(&format!("/vms/{id}/{path}")).await;
-        off.refused(409, "conflict");
+        off.refused(400, "invalid_status");
         assert_eq!(off.body["message"], "The VM is stopped; its screen is there while it runs.");
     }
+    caller.get(&format!("/vms/{id}/console/ws")).await.refused(400, "invalid_status");
 }
 
 #[tokio::test(flavor = "multi_thread")]

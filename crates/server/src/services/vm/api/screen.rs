@@ -72,7 +72,7 @@ async fn running(vms: &Vms, scope: &Scope, id: VmId) -> Result<MachineId> {
     if vm.status == Status::Running {
         return Ok(vm.machine.id);
     }
-    Err(Error::new(Code::Conflict, format!("The VM is {}; its screen is there while it runs.", vm.status)))
+    Err(Error::new(Code::InvalidStatus, format!("The VM is {}; its screen is there while it runs.", vm.status)))
 }
 
 /// What a machine or its host does not have is no mistake of the request.
