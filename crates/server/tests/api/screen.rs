@@ -36,6 +36,8 @@ async fn a_screen_is_seen_while_its_vm_runs() {
     assert_eq!(none.body["message"], "The VM has no screen; restart it first.");
     let token = format!("bearer.{}", caller.token);
     assert_eq!(connect(caller, &id, &format!("binary, {token}")).await.status(), 409);
+    platform.engine.refuse("screen", EngineError::NoCapacity("8 look at the screen of the VM already".into()));
+    assert_eq!(connect(caller, &id, &format!("binary, {token}")).await.status(), 409);
     platform.engine.allow("screen");
     platform.engine.refuse("picture", EngineError::Transient("QEMU did not answer in time".into()));
     caller.get(&format!("/vms/{id}/screen")).await.refused(503, "service_unavailable");

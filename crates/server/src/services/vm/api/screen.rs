@@ -78,13 +78,15 @@ async fn running(vms: &Vms, scope: &Scope, id: VmId) -> Result<MachineId> {
 /// What a machine or its host does not have is no mistake of the request.
 fn engine(error: EngineError) -> Error {
     match error {
-        EngineError::Permanent(reason) => {
-            let mut sentence = reason;
-            if let Some(first) = sentence.get_mut(..1) {
-                first.make_ascii_uppercase();
-            }
-            Error::new(Code::NotSupported, format!("{sentence}."))
-        }
+        EngineError::Permanent(reason) => Error::new(Code::NotSupported, sentence(reason)),
+        EngineError::NoCapacity(missing) => Error::new(Code::Conflict, sentence(missing)),
         error => Error::unavailable(error.to_string()),
     }
+}
+
+fn sentence(mut reason: String) -> String {
+    if let Some(first) = reason.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    format!("{reason}.")
 }
