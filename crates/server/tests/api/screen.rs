@@ -54,6 +54,29 @@ async fn a_screen_is_seen_while_its_vm_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_picture_has_a_place_of_a_stream_until_it_is_sent() {
+    let platform = Platform::start_with(|config| {
+        config.http.max_connections = Some(12);
+        config.http.max_connections_per_client = Some(12);
+    })
+    .await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let id = caller.running_vm("web").await;
+    let path = format!("/vms/{id}/screen");
+    let ask = async || caller.request(Method::GET, &path).send().await.expect("an answer").status().as_u16();
+    engine.hold("picture");
+    let refused = async {
+        // Of nine places one caller leaves as many free as it holds.
+        caller.until("their places", async |_| engine.waiting() == 5).await;
+        let refused = ask().await;
+        engine.let_go();
+        refused
+    };
+    assert_eq!(tokio::join!(ask(), ask(), ask(), ask(), ask(), refused), (200, 200, 200, 200, 200, 429));
+    caller.until("a place", async |_| ask().await == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn viewers_speak_as_they_are_used_to() {
     let platform = Platform::start().await;
     let caller = &platform.admin;
