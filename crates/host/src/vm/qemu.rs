@@ -509,11 +509,11 @@ impl Engine for QemuEngine {
     }
 
     async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
-        Ok(Box::new(self.view(id).await?))
+        Ok(Box::new(self.screens.view(id, &self.machine(id)).await?))
     }
 
     async fn picture(&self, id: MachineId) -> Result<Vec<u8>> {
-        self.make_picture(id).await
+        self.screens.show(id, &self.machine(id)).await
     }
 
     async fn usage(&self, id: MachineId) -> Option<Usage> {

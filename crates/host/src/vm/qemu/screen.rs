@@ -5,6 +5,7 @@
 //! changed, and QEMU serves one at a time: whoever wants a picture while one is made gets that one.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
@@ -17,7 +18,6 @@ use tokio::net::UnixStream;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use super::QemuEngine;
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result};
 
@@ -63,22 +63,21 @@ fn current<T>(all: &Mutex<HashMap<MachineId, Weak<T>>>, id: MachineId, new: impl
     made
 }
 
-impl QemuEngine {
-    /// A connection to a machine's screen, which has a place before it.
-    pub(super) async fn view(&self, id: MachineId) -> Result<Viewer> {
-        let place = self.screens.enter(id)?;
-        let screen = screen::connect(&self.machine(id)).await.map_err(qemu_failed)?;
+impl Screens {
+    /// A connection to the screen of the machine of a folder, which has a place before it.
+    pub(super) async fn view(&self, id: MachineId, dir: &Path) -> Result<Viewer> {
+        let place = self.enter(id)?;
+        let screen = screen::connect(dir).await.map_err(qemu_failed)?;
         Ok(Viewer { screen, _place: place })
     }
 
-    /// A picture of a machine's screen.
-    pub(super) async fn make_picture(&self, id: MachineId) -> Result<Vec<u8>> {
-        let dir = self.machine(id);
+    /// A picture of the screen of the machine of a folder.
+    pub(super) async fn show(&self, id: MachineId, dir: &Path) -> Result<Vec<u8>> {
         let made = async {
-            let made = timeout(PATIENCE, screen::picture(&dir)).await;
+            let made = timeout(PATIENCE, screen::picture(dir)).await;
             made.map_err(|_| transient("the picture of the screen was not made in time"))?.map_err(qemu_failed)
         };
-        self.screens.picture(id, made).await
+        self.picture(id, made).await
     }
 }
 
