@@ -26,7 +26,7 @@ impl Viewer {
         self.screen.write(bytes).await.expect("bytes are taken");
     }
 
-    /// Shakes hands and wants the screen for itself; its width and height.
+    /// Shakes hands and wants the screen for itself (a flag of 0); its width and height.
     async fn begin(client: &ProjectClient, vm: &str) -> (Self, [u16; 2]) {
         let mut viewer = Self { screen: client.screen(vm).await.expect("a screen"), received: Vec::new() };
         assert_eq!(viewer.read(12).await, b"RFB 003.008\n");
@@ -67,10 +67,13 @@ fn client(caller: &Caller) -> ProjectClient {
     Client::new(&caller.base).expect("a client").with_tokens(tokens).project(names[4], names[6])
 }
 
+/// How many look at a screen at once.
+const MOST_VIEWERS: usize = 8;
+
 /// Has the card show as many points as its registers can say (QEMU, `docs/specs/standard-vga.rst`).
 const HUGE: &str = "mem=$(sed -n 3p /sys/bus/pci/devices/0000:00:1e.0/resource | cut -d' ' -f1); \
-    set() { busybox devmem $((mem + 0x500 + 2 * $1)) 16 $2; }; \
-    set 4 0; set 1 16000; set 2 12000; set 3 $BITS; set 4 0x41";
+    put() { busybox devmem $((mem + 0x500 + 2 * $1)) 16 $2; }; \
+    put 4 0; put 1 16000; put 2 12000; put 3 $BITS; put 4 0x41";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_screen_is_seen_by_several_and_outlives_the_service() {
@@ -88,18 +91,30 @@ async fn a_screen_is_seen_by_several_and_outlives_the_service() {
     assert_eq!(second.look(size).await, [720, 400]);
     // The first is still there, though the second wanted to be alone.
     first.write(&[4, 1, 0, 0, 0, 0, 0, 0x61]).await;
-    let (third, _) = Viewer::begin(&project, &id).await;
-    drop((first, second, third));
+    let mut others = Vec::new();
+    for _ in 2..MOST_VIEWERS {
+        others.push(Viewer::begin(&project, &id).await.0);
+    }
+    // QEMU counts none of these.
+    let ninth = project.screen(&id).await.err().expect("a refusal").to_string();
+    assert!(ninth.contains("8 look at the screen of the VM already"), "{ninth}");
+    others.clear();
+    drop((first, second));
+    caller.until("a place", async |_| project.screen(&id).await.is_ok()).await;
 
     // A guest makes of its card what it likes, and that has an end.
-    for bits in ["32", "8", "4"] {
+    let mut seen = 0;
+    for bits in ["4", "8", "32"] {
         says(&service, &vm, &HUGE.replace("$BITS", bits));
         let answer = caller.request(Method::GET, &format!("/vms/{id}/screen")).send().await.expect("an answer");
-        assert!([200, 409, 503].contains(&answer.status().as_u16()), "{bits}: {answer:?}");
+        let status = answer.status().as_u16();
+        assert!([200, 409, 503].contains(&status), "{bits}: {answer:?}");
+        seen += i32::from(status == 200 && answer.bytes().await.expect("a picture").starts_with(b"\x89PNG"));
         let (mut viewer, size) = Viewer::begin(&project, &id).await;
         viewer.look(size).await;
         assert_eq!(caller.get(&format!("/vms/{id}")).await.body["status"], "running");
     }
+    assert!(seen > 0, "a picture of none");
     assert_eq!(says(&service, &vm, "hostname"), "web");
 
     service.kill();
@@ -112,7 +127,7 @@ async fn a_screen_is_seen_by_several_and_outlives_the_service() {
     for has_screen in [true, false] {
         assert_eq!(caller.act(&format!("/vms/{id}/suspend")).await.status, 202);
         caller.reaches(&id, "suspended").await;
-        caller.get(&format!("/vms/{id}/screen")).await.refused(409, "conflict");
+        caller.get(&format!("/vms/{id}/screen")).await.refused(400, "invalid_status");
         let note = service.dir.path().join("machines").join(&id).join("suspended.fits");
         let fits: serde_json::Value = serde_json::from_slice(&std::fs::read(&note).expect("a note")).expect("JSON");
         assert_eq!(fits["has_screen"], json!(true));

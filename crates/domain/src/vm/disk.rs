@@ -148,9 +148,10 @@ impl Extent {
 }
 
 /// The next step for a disk whose VM does not take it itself; none where it is at rest. A snapshot that was asked for
-/// before comes before what changes the disk.
-pub const fn next(status: DiskStatus, grows: bool, has_snapshot: bool) -> Option<DiskStep> {
+/// before comes before what changes the disk. What a VM has made, or made anew, its own worker leaves alone.
+pub const fn next(status: DiskStatus, is_vms: bool, grows: bool, has_snapshot: bool) -> Option<DiskStep> {
     match status {
+        DiskStatus::Pending | DiskStatus::Provisioning if is_vms => None,
         DiskStatus::Ready | DiskStatus::Deleting if has_snapshot => Some(DiskStep::Snapshot),
         DiskStatus::Pending => Some(DiskStep::Place),
         DiskStatus::Provisioning => Some(DiskStep::Make),
@@ -253,10 +254,20 @@ mod tests {
 
     #[test]
     fn only_a_disk_that_is_ready_grows() {
-        assert_eq!(next(DiskStatus::Ready, true, false), Some(DiskStep::Grow));
-        assert_eq!(next(DiskStatus::Ready, false, false), None);
+        assert_eq!(next(DiskStatus::Ready, false, true, false), Some(DiskStep::Grow));
+        assert_eq!(next(DiskStatus::Ready, false, false, false), None);
         for &status in DiskStatus::ALL.iter().filter(|status| **status != DiskStatus::Ready) {
-            assert_eq!(next(status, true, false), next(status, false, false));
+            assert_eq!(next(status, false, true, false), next(status, false, false, false));
+        }
+    }
+
+    #[test]
+    fn what_a_vm_has_made_its_own_worker_leaves_alone() {
+        for &status in DiskStatus::ALL {
+            let is_unmade = matches!(status, DiskStatus::Pending | DiskStatus::Provisioning);
+            let alone = next(status, false, false, false);
+            assert_eq!(next(status, true, false, false), alone.filter(|_| !is_unmade), "{status}");
+            assert!(!is_unmade || alone.is_some(), "{status}");
         }
     }
 
@@ -264,7 +275,7 @@ mod tests {
     fn what_is_there_is_copied_before_it_changes() {
         for &status in DiskStatus::ALL {
             let is_copied = matches!(status, DiskStatus::Ready | DiskStatus::Deleting);
-            assert_eq!(next(status, true, true) == Some(DiskStep::Snapshot), is_copied, "{status}");
+            assert_eq!(next(status, false, true, true) == Some(DiskStep::Snapshot), is_copied, "{status}");
         }
     }
 

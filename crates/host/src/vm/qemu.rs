@@ -22,6 +22,7 @@ mod guest;
 mod memory;
 mod network;
 mod rescue;
+mod screen;
 mod settings;
 mod snapshots;
 mod start;
@@ -50,6 +51,7 @@ pub use self::settings::Settings;
 
 use self::boots::{Begun, Boots};
 use self::network::Programs;
+use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
     Aim, Capacity, Console, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport,
@@ -94,6 +96,7 @@ pub struct QemuEngine {
     saving: Mutex<u64>,
     /// Who makes a base of a snapshot has this.
     making_bases: tokio::sync::Mutex<()>,
+    screens: Screens,
 }
 
 impl QemuEngine {
@@ -117,6 +120,7 @@ impl QemuEngine {
             full: AtomicBool::new(false),
             saving: Mutex::default(),
             making_bases: tokio::sync::Mutex::default(),
+            screens: Screens::default(),
         }
     }
 
@@ -326,6 +330,9 @@ fn scaled(amount: u64, factor: f64) -> i64 {
     (amount as f64 * factor) as i64
 }
 
+#[cfg(test)]
+mod tests;
+
 #[async_trait]
 impl Engine for QemuEngine {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -503,11 +510,11 @@ impl Engine for QemuEngine {
     }
 
     async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
-        Ok(Box::new(machine::screen::connect(&self.machine(id)).await.map_err(qemu_failed)?))
+        Ok(Box::new(self.screens.view(id, &self.machine(id)).await?))
     }
 
     async fn picture(&self, id: MachineId) -> Result<Vec<u8>> {
-        machine::screen::picture(&self.machine(id)).await.map_err(qemu_failed)
+        self.screens.show(id, &self.machine(id)).await
     }
 
     async fn usage(&self, id: MachineId) -> Option<Usage> {

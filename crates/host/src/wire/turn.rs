@@ -6,7 +6,7 @@ use std::pin::pin;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{Agent, Ask, Build, Console, Event, Picture, Reached, Receive, Screen, Stage};
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Event, Picture, Reached, Receive, Stage};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -24,6 +24,7 @@ use super::tell::{Stream, attend, beat, end, tell};
 use crate::answer::say;
 use crate::sandbox::build::Log;
 use crate::sandbox::{self, DISK_FULL};
+use crate::vm::Console;
 use crate::{EngineError, Host, Result};
 
 /// Bytes of a file that are received at a time.
@@ -33,8 +34,8 @@ const CHUNK: usize = 128 << 10;
 pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> {
     match ask {
         Ask::Watch(_) => watch(host, stream).await,
-        Ask::Console(q) => console(host, q, stream).await,
-        Ask::Screen(q) => screen(host, q, stream).await,
+        Ask::Console(q) => carry(host.vm.console(q.id), say(&q, Ok(())).into(), stream).await,
+        Ask::Screen(q) => carry(host.vm.screen(q.id), say(&q, Ok(())).into(), stream).await,
         Ask::Picture(q) => picture(host, q, stream).await,
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
@@ -75,26 +76,18 @@ fn happened<T>(event: std::result::Result<T, RecvError>, to: impl FnOnce(T) -> E
     }
 }
 
-/// Carries the bytes of a serial console.
-async fn console(host: &Host, q: Console, mut stream: impl Stream) -> io::Result<()> {
-    let Some(reached) = attend(&mut stream, host.vm.console(q.id)).await? else { return Ok(()) };
-    match reached {
+/// Carries the bytes of a serial console or a screen, once it is reached and that is said.
+async fn carry(
+    reach: impl Future<Output = Result<Box<dyn Console>>>,
+    reached: Told,
+    mut stream: impl Stream,
+) -> io::Result<()> {
+    let Some(machine) = attend(&mut stream, reach).await? else { return Ok(()) };
+    match machine {
         Err(error) => end(&mut stream, Told::Failed(error)).await,
-        Ok(mut console) => {
-            tell(&mut stream, &say(&q, Ok(())).into()).await?;
-            tokio::io::copy_bidirectional(&mut stream, &mut console).await.map(drop)
-        }
-    }
-}
-
-/// Carries the bytes of a screen.
-async fn screen(host: &Host, q: Screen, mut stream: impl Stream) -> io::Result<()> {
-    let Some(reached) = attend(&mut stream, host.vm.screen(q.id)).await? else { return Ok(()) };
-    match reached {
-        Err(error) => end(&mut stream, Told::Failed(error)).await,
-        Ok(mut screen) => {
-            tell(&mut stream, &say(&q, Ok(())).into()).await?;
-            tokio::io::copy_bidirectional(&mut stream, &mut screen).await.map(drop)
+        Ok(mut machine) => {
+            tell(&mut stream, &reached).await?;
+            tokio::io::copy_bidirectional(&mut stream, &mut machine).await.map(drop)
         }
     }
 }

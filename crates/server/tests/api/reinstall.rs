@@ -104,6 +104,26 @@ async fn what_cannot_be_is_refused_before_anything_goes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_root_disk_grows_to_its_end_before_it_is_made_anew() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let id = caller.running_vm("web").await;
+    let disk = root(&caller.get(&format!("/vms/{id}")).await.body);
+    engine.hold("grow_disk");
+    assert_eq!(caller.post(&format!("/root_disks/{disk}/resize"), json!({"size_gb": 30})).await.status, 202);
+    let refused = reinstall(caller, &id, "large").await;
+    refused.refused(409, "conflict");
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("Wait")), "{refused:?}");
+    engine.let_go();
+    caller.until("its growth", async |_| engine.disk_gb(&disk) == Some(30)).await;
+    let at_rest = async |caller: Caller| caller.get(&format!("/root_disks/{disk}")).await.body["change"].is_null();
+    caller.until("its rest", at_rest).await;
+    assert_eq!(reinstall(caller, &id, "large").await.status, 202);
+    caller.reaches(&id, "running").await;
+    assert_eq!((engine.clones(&disk), engine.disk_gb(&disk)), (vec!["micro".into(), "large".into()], Some(30)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_that_cannot_be_made_fails_and_is_tried_again() {
     let platform = Platform::start().await;
     let (caller, engine) = (&platform.admin, &platform.engine);
@@ -113,6 +133,12 @@ async fn one_that_cannot_be_made_fails_and_is_tried_again() {
     assert_eq!(reinstall(caller, &id, "micro").await.status, 202);
     let failed = caller.reaches(&id, "failed").await;
     assert!(failed["message"].as_str().is_some_and(|text| text.contains("the image is gone")), "{failed}");
+    // What was there is, and has its place.
+    engine.set_capacity(|capacity| capacity.disk_gb = 29);
+    let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
+    let data = format!("/disks/{}", caller.post("/disks", body).await.id());
+    caller.until("its refusal", async |c: Caller| c.get(&data).await.body["status"] == "failed").await;
+    engine.set_capacity(|capacity| capacity.disk_gb = 20);
     engine.allow("remake_disk");
     // Nothing starts from what was given up.
     assert_eq!(caller.act(&format!("/vms/{id}/start")).await.status, 202);

@@ -153,6 +153,24 @@ async fn what_cannot_be_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_root_disk_that_is_to_be_made_anew_is_not_rescued() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let id = caller.running_vm("web").await;
+    let root = caller.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("an id").to_owned();
+    platform.engine.refuse("remake_disk", EngineError::Permanent("the image is gone".into()));
+    caller.post(&format!("/vms/{id}/reinstall"), json!({"image_id": "micro"})).await;
+    caller.reaches(&id, "failed").await;
+    let refused = rescue(caller, &id).await;
+    refused.refused(409, "conflict");
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("Start the VM")), "{refused:?}");
+    assert_eq!(platform.engine.clones(&root), ["micro"], "what was there is there");
+    platform.engine.allow("remake_disk");
+    verb(caller, &id, "start", "running").await;
+    assert_eq!(in_rescue(&platform, &verb(caller, &id, "rescue", "running").await), (true, true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn disks_come_go_and_grow_in_rescue_as_ever() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

@@ -36,6 +36,8 @@ async fn a_screen_is_seen_while_its_vm_runs() {
     assert_eq!(none.body["message"], "The VM has no screen; restart it first.");
     let token = format!("bearer.{}", caller.token);
     assert_eq!(connect(caller, &id, &format!("binary, {token}")).await.status(), 409);
+    platform.engine.refuse("screen", EngineError::NoCapacity("8 look at the screen of the VM already".into()));
+    assert_eq!(connect(caller, &id, &format!("binary, {token}")).await.status(), 409);
     platform.engine.allow("screen");
     platform.engine.refuse("picture", EngineError::Transient("QEMU did not answer in time".into()));
     caller.get(&format!("/vms/{id}/screen")).await.refused(503, "service_unavailable");
@@ -45,9 +47,33 @@ async fn a_screen_is_seen_while_its_vm_runs() {
     caller.reaches(&id, "stopped").await;
     for path in ["screen", "screen/ws"] {
         let off = caller.get(&format!("/vms/{id}/{path}")).await;
-        off.refused(409, "conflict");
+        off.refused(400, "invalid_status");
         assert_eq!(off.body["message"], "The VM is stopped; its screen is there while it runs.");
     }
+    caller.get(&format!("/vms/{id}/console/ws")).await.refused(400, "invalid_status");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_picture_has_a_place_of_a_stream_until_it_is_sent() {
+    let platform = Platform::start_with(|config| {
+        config.http.max_connections = Some(12);
+        config.http.max_connections_per_client = Some(12);
+    })
+    .await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let id = caller.running_vm("web").await;
+    let path = format!("/vms/{id}/screen");
+    let ask = async || caller.request(Method::GET, &path).send().await.expect("an answer").status().as_u16();
+    engine.hold("picture");
+    let refused = async {
+        // Of nine places one caller leaves as many free as it holds.
+        caller.until("their places", async |_| engine.waiting() == 5).await;
+        let refused = ask().await;
+        engine.let_go();
+        refused
+    };
+    assert_eq!(tokio::join!(ask(), ask(), ask(), ask(), ask(), refused), (200, 200, 200, 200, 200, 429));
+    caller.until("a place", async |_| ask().await == 200).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,10 +66,11 @@ async fn all(project: &ProjectClient) -> Result<Vec<Vm>> {
     }
 }
 
-/// The VMs that can be logged in to, by their names there. A name that several have is the newest one's; each is also
-/// known by the end of its id.
+/// The VMs that can be logged in to as themselves, by their names there. A name that several have is the newest one's; each
+/// is also known by the end of its id. A rescue system has another user, and host keys of its own: it is not what a file
+/// says that outlives it.
 fn names(vms: &[Vm]) -> Vec<(String, &Vm)> {
-    let up: Vec<&Vm> = vms.iter().filter(|vm| vm.ssh.is_some()).collect();
+    let up: Vec<&Vm> = vms.iter().filter(|vm| vm.ssh.is_some() && !vm.rescue).collect();
     let is_first = |index: usize, vm: &Vm| up.iter().position(|other| other.name == vm.name) == Some(index);
     let name = |(index, vm): (usize, &&Vm)| {
         let name = if is_first(index, vm) { vm.name.clone() } else { short(&vm.id).to_owned() };
@@ -92,6 +93,13 @@ fn config(vms: &[Vm], key: Option<&Path>) -> Result<String> {
         if let Some(key) = key {
             writeln!(text, "  IdentityFile {}", quoted(key)?)?;
         }
+    }
+    for vm in vms.iter().filter(|vm| vm.ssh.is_some() && vm.rescue) {
+        let (name, id) = (plain(&vm.name)?, short(plain(&vm.id)?));
+        writeln!(
+            text,
+            "\n# {name} ({id}) is in rescue: berth vm ssh {id}; after berth vm restart {id} it is here again"
+        )?;
     }
     Ok(text)
 }
@@ -180,6 +188,18 @@ mod tests {
         let text = config(&vms, None).expect("settings");
         assert!(text.contains("\nHost web.berth bbbbbbbbbbbb.berth\n") && text.contains("\nHost cccccccccccc.berth\n"));
         assert!(text.contains("  UserKnownHostsFile \"/") && !text.contains("IdentityFile"), "{text}");
+    }
+
+    #[test]
+    fn one_in_rescue_is_a_comment_alone() {
+        let rescued = Vm { rescue: true, ..vm("web", 'a', at("127.64.0.1", "root")) };
+        let vms = [rescued, vm("web", 'b', at("127.64.0.2", "ada"))];
+        assert_eq!(names(&vms).len(), 1);
+        let text = config(&vms, None).expect("settings");
+        assert!(text.contains("\nHost web.berth bbbbbbbbbbbb.berth\n") && !text.contains("127.64.0.1"), "{text}");
+        assert!(text.contains("\n# web (aaaaaaaaaaaa) is in rescue: berth vm ssh aaaaaaaaaaaa; "), "{text}");
+        let foul = Vm { name: "web\nHost *".into(), ..vms[0].clone() };
+        assert!(config(&[foul], None).is_err());
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //! anew, with a file that has everything.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use berth_domain::ids::{DiskId, DiskSnapshotId};
 use berth_qemu::image::Manifest;
@@ -145,23 +146,35 @@ impl QemuEngine {
 
     /// Clones a root disk from what a base has. One that is there already stays as it is.
     pub(super) async fn clone_root(&self, spec: &DiskSpec, base: PathBuf) -> Result<()> {
-        let (below, size) = self.about_to_clone(spec, &base)?;
+        let (below, size) = about_to_clone(spec, &base)?;
+        self.write_note(spec.id, &base)?;
         disk::clone_image(&below, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
     }
 
-    /// The same, and one that is there already goes.
+    /// The same, and one that is there already goes. It has its base until then, whatever fails.
     pub(super) async fn clone_root_anew(&self, spec: &DiskSpec, base: PathBuf) -> Result<()> {
-        let (below, size) = self.about_to_clone(spec, &base)?;
-        disk::clone_image_anew(&below, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+        self.touch(&base)?;
+        let (below, size) = about_to_clone(spec, &base)?;
+        disk::clone_image_anew(&below, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)?;
+        self.write_note(spec.id, &base)
     }
 
-    /// What a root disk is about to be cloned from, which is noted, and its size in bytes.
-    fn about_to_clone(&self, spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
-        let manifest = Manifest::load(base).map_err(qemu_failed)?;
-        let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        std::fs::write(self.base_note(spec.id), name).map_err(transient)?;
-        Ok((base.join(&manifest.disk), gib(spec.size_gb).max(manifest.virtual_size_bytes)))
+    /// Has a base stay that no note names yet: what is young does.
+    pub(super) fn touch(&self, base: &Path) -> Result<()> {
+        let now = UNIX_EPOCH + Duration::from_micros(self.clock.now().0.unsigned_abs());
+        File::open(base).and_then(|folder| folder.set_modified(now)).map_err(transient)
     }
+
+    fn write_note(&self, id: DiskId, base: &Path) -> Result<()> {
+        let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        std::fs::write(self.base_note(id), name).map_err(transient)
+    }
+}
+
+/// What a root disk is about to be cloned from, and its size in bytes.
+fn about_to_clone(spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
+    let manifest = Manifest::load(base).map_err(qemu_failed)?;
+    Ok((base.join(&manifest.disk), gib(spec.size_gb).max(manifest.virtual_size_bytes)))
 }
 
 /// What a file of one line says; none where there is none.

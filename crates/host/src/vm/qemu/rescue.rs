@@ -4,17 +4,14 @@
 //! the rescue system is made at each start and lies in the machine's folder, so that whatever removes that removes it; an
 //! end and the next start do, too.
 
-use std::fs::File;
-use std::time::{Duration, UNIX_EPOCH};
-
 use berth_domain::ids::MachineId;
-use berth_qemu::disk;
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive};
+use berth_qemu::{disk, host};
 
 use super::QemuEngine;
 use crate::error::{qemu_failed, transient};
-use crate::{Result, fault};
+use crate::{EngineError, Result, fault};
 
 /// The disk of the rescue system, in the machine's folder.
 const DISK: &str = "rescue.qcow2";
@@ -24,10 +21,13 @@ const SERIAL: &str = "rescue";
 impl QemuEngine {
     /// A machine that boots an image instead of its own system, which stands beside it.
     pub(super) async fn rescuing(&self, own: machine::Spec, image: &str) -> Result<machine::Spec> {
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        if !self.is_room(free) {
+            return Err(EngineError::NoCapacity("the host's disk has no room for a rescue system".into()));
+        }
         let base = self.base(image).await?;
-        // No note says that a disk builds on it; what is young stays until QEMU has it.
-        let now = UNIX_EPOCH + Duration::from_micros(self.clock.now().0.unsigned_abs());
-        File::open(&base).and_then(|folder| folder.set_modified(now)).map_err(transient)?;
+        // No note says that a disk builds on it; it stays until QEMU has it.
+        self.touch(&base)?;
         let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         let (path, below) = (own.dir.join(DISK), base.join(&manifest.disk));
         disk::clone_image_anew(&below, &path, manifest.virtual_size_bytes).await.map_err(qemu_failed)?;

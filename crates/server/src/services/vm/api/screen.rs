@@ -1,5 +1,8 @@
 //! The screen: a picture of it, and a WebSocket onto it.
 
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -17,6 +20,8 @@ use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::vm::{Vms, store};
 
+/// Bytes of a picture that are sent at a time.
+const PIECE: usize = 64 << 10;
 /// What is spoken here: noVNC asks for `binary`, the platform's own clients for `berth`.
 const PROTOCOLS: [&str; 2] = ["binary", "berth"];
 
@@ -33,14 +38,22 @@ pub(super) async fn get_vm_screen(
     State(vms): State<Vms>,
     Reader(scope, ..): Reader<Vms>,
     path: PathText,
+    watch: Watch,
 ) -> Reply<Response> {
     let machine = running(&vms, &scope, path.id("vm_id")?).await?;
-    let picture = vms.engine().picture(machine).await.map_err(engine)?;
+    let picture = Bytes::from(vms.engine().picture(machine).await.map_err(engine)?);
     let told = [
         (header::CONTENT_TYPE, HeaderValue::from_static("image/png")),
+        (header::CONTENT_LENGTH, HeaderValue::from(picture.len())),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    Ok((told, picture).into_response())
+    let starts = (0..picture.len()).step_by(PIECE);
+    let pieces = starts.map(move |at| {
+        // Whoever is slow to take it has a place of those that last until it is taken.
+        let _place = &watch;
+        Ok::<_, Infallible>(picture.slice(at..picture.len().min(at + PIECE)))
+    });
+    Ok((told, Body::from_stream(futures::stream::iter(pieces))).into_response())
 }
 
 /// Connects to the screen of a running VM: the bytes of VNC (RFC 6143) in binary frames, in both directions, without a
@@ -72,19 +85,21 @@ async fn running(vms: &Vms, scope: &Scope, id: VmId) -> Result<MachineId> {
     if vm.status == Status::Running {
         return Ok(vm.machine.id);
     }
-    Err(Error::new(Code::Conflict, format!("The VM is {}; its screen is there while it runs.", vm.status)))
+    Err(Error::new(Code::InvalidStatus, format!("The VM is {}; its screen is there while it runs.", vm.status)))
 }
 
 /// What a machine or its host does not have is no mistake of the request.
 fn engine(error: EngineError) -> Error {
     match error {
-        EngineError::Permanent(reason) => {
-            let mut sentence = reason;
-            if let Some(first) = sentence.get_mut(..1) {
-                first.make_ascii_uppercase();
-            }
-            Error::new(Code::NotSupported, format!("{sentence}."))
-        }
+        EngineError::Permanent(reason) => Error::new(Code::NotSupported, sentence(reason)),
+        EngineError::NoCapacity(missing) => Error::new(Code::Conflict, sentence(missing)),
         error => Error::unavailable(error.to_string()),
     }
+}
+
+fn sentence(mut reason: String) -> String {
+    if let Some(first) = reason.get_mut(..1) {
+        first.make_ascii_uppercase();
+    }
+    format!("{reason}.")
 }

@@ -9,7 +9,7 @@ use berth_domain::vm::model::Want;
 use berth_domain::vm::request::ReinstallVm;
 use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskKind, DiskStatus};
-use berth_domain::{Error, Result};
+use berth_domain::{Code, Error, Result};
 
 use super::disk_snapshot::not_copied;
 use super::vm::{image, record, try_disks_again, whole_gib};
@@ -37,13 +37,18 @@ pub async fn reinstall(vms: &Vms, scope: &Scope, id: VmId, request: ReinstallVm)
     let Some(next) = on_verb(verb, before.status)? else {
         return Ok(VmWithDisks { vm: before, disks });
     };
+    if root.grows() {
+        let message = "The VM's root disk is growing. Wait until it has its size, then reinstall the VM.";
+        return Err(Error::new(Code::Conflict, message));
+    }
     quota::afford(&mut tx, scope, now).await?;
     not_copied(&mut tx, root).await?;
     let was = root.clone();
     // What is there has its place on the host.
     root.status = if was.status == DiskStatus::Ready { DiskStatus::Provisioning } else { DiskStatus::Pending };
     (root.anew, root.message, root.updated_at) = (true, None, now);
-    root.snapshot = None;
+    // Its VM makes it.
+    (root.snapshot, root.work_at) = (None, None);
     (root.image_id, root.login_user) = (Some(image.id.clone()), Some(image.login_user.clone()));
     store::disk::update(&mut tx, &was, root).await?;
     told::disk(&mut tx, root, now).await?;

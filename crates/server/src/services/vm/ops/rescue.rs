@@ -33,6 +33,11 @@ pub async fn rescue(vms: &Vms, scope: &Scope, id: VmId) -> Result<VmWithDisks> {
     let Some(next) = on_verb(verb, before.status)? else {
         return Ok(VmWithDisks { vm: before, disks });
     };
+    if disks.iter().any(|disk| disk.anew) {
+        let message = "The VM's root disk is to be made anew, and a rescue system would find nothing of what comes. Start the \
+                       VM, which ends its reinstallation, or reinstall it once more; then try again.";
+        return Err(Error::new(Code::Conflict, message));
+    }
     let image = store::image::find(&mut tx, IMAGE).await?.filter(|image| image.status == ImageStatus::Ready);
     let missing = || {
         let text = format!("This host has no rescue system: that is the image '{IMAGE}', which its operator builds.");

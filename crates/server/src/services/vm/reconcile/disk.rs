@@ -54,7 +54,8 @@ impl Life for DiskLife {
     }
 
     async fn plan(&self, Seen { disk, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
-        let step = next(disk.status, disk.grows() && disk.vm.is_none(), snapshot.is_some());
+        let is_vms = disk.vm.is_some() || disk.anew;
+        let step = next(disk.status, is_vms, disk.grows() && !is_vms, snapshot.is_some());
         Ok(step.map_or(Next::Rest(None), Next::Take))
     }
 
@@ -151,12 +152,14 @@ pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<V
 }
 
 /// Makes a disk that has its place, for a VM whose machine this is, and records it. One that is made anew goes with its
-/// machine's generation: nothing that comes late makes it once more. A failure that will not pass is recorded on the disk, not returned.
+/// machine's generation: nothing that comes late makes it once more, and nobody but its VM. A failure that will not pass is
+/// recorded on the disk, not returned.
 pub(super) async fn make(vms: &Vms, disk: &DiskRow, of: Option<Aim>) -> Result<(), StepError> {
     let spec = DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.extent.wanted_gb };
-    let made = match of.filter(|_| disk.anew) {
-        Some(aim) => vms.engine().remake_disk(aim, &spec).await,
-        None => vms.engine().make_disk(&spec).await,
+    let made = match (disk.anew, of) {
+        (true, Some(aim)) => vms.engine().remake_disk(aim, &spec).await,
+        (true, None) => return Ok(()),
+        (false, _) => vms.engine().make_disk(&spec).await,
     };
     fault("disk", "make", "done").await?;
     match made {

@@ -279,10 +279,12 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made.
+/// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made, and
+/// those that could not be made anew, of which what was there is still.
 pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(COALESCE(placed_gb, size_gb)), 0) AS BIGINT) AS gb FROM disks \
-         WHERE region_id = $1 AND deleted_at IS NULL AND status NOT IN ('pending', 'failed')")
+         WHERE region_id = $1 AND deleted_at IS NULL AND (status NOT IN ('pending', 'failed') \
+         OR (status = 'failed' AND anew <> 0))")
     .bind(region)
     .fetch_one(tx)
     .await
