@@ -10,7 +10,8 @@
 //! denies everything allows exactly what stands before it.
 //!
 //! A rule may speak of a group, whoever has a label. Who that is is told by rows ([`Rules::with_groups`]); whoever applies
-//! rules is told their addresses, and of a group that nobody is in a rule says nothing.
+//! rules is told their addresses, and of a group that nobody is in a rule says nothing. Nor does it of what comes from
+//! outside the networks or goes there: who has one of the addresses there is somebody else.
 //!
 //! They speak of who begins: what answers something that was allowed passes, and what a change does not allow any more
 //! ends.
@@ -82,6 +83,8 @@ pub struct Beginning {
     pub port: Option<u16>,
     /// The other side: where it comes from or goes to.
     pub other: IpAddr,
+    /// Whether it goes between members of a network: outside, who has the address of one of them is another one.
+    pub within: bool,
 }
 
 /// A port, or a range of them, both ends included.
@@ -178,10 +181,10 @@ impl Rules {
 
 impl Rule {
     fn matches(&self, beginning: &Beginning) -> bool {
-        let Beginning { direction, protocol, port, other } = beginning;
+        let Beginning { direction, protocol, port, other, within } = beginning;
         let is_protocol = self.protocol == RuleProtocol::Any || self.protocol == *protocol;
         let is_port = self.ports.is_empty() || port.is_some_and(|port| self.ports.iter().any(|ports| ports.has(port)));
-        let is_other = self.source.as_ref().is_none_or(|source| source.has(other.to_canonical()));
+        let is_other = self.source.as_ref().is_none_or(|source| source.has(other.to_canonical(), *within));
         self.direction == *direction && is_protocol && is_port && is_other
     }
 
@@ -211,10 +214,10 @@ impl Rule {
 }
 
 impl Source {
-    fn has(&self, address: IpAddr) -> bool {
+    fn has(&self, address: IpAddr, within: bool) -> bool {
         match self {
             Self::Range(range) => range.contains(&address),
-            Self::Group(group) => group.members.contains(&address),
+            Self::Group(group) => within && group.members.contains(&address),
         }
     }
 }

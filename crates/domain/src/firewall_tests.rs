@@ -14,7 +14,7 @@ fn message(rules: &Value) -> String {
 
 fn begins(direction: Direction, protocol: RuleProtocol, port: u16, other: &str) -> Beginning {
     let port = (protocol != RuleProtocol::Icmp).then_some(port);
-    Beginning { direction, protocol, port, other: other.parse().unwrap() }
+    Beginning { direction, protocol, port, other: other.parse().unwrap(), within: true }
 }
 
 #[test]
@@ -144,4 +144,23 @@ fn lists_are_bounded() {
     };
     assert!(set(&with(MAX_PORTS)).is_ok());
     assert!(set(&with(MAX_PORTS + 1)).is_err());
+}
+
+#[test]
+fn a_group_is_nobody_outside_its_networks() {
+    let rules = Rules::try_from(json!([
+        {"direction": "in", "protocol": "tcp", "source": "label:role=web", "members": ["10.128.0.2"], "action": "allow"},
+        {"direction": "in", "protocol": "tcp", "source": "10.128.0.3", "action": "allow"},
+        {"direction": "in", "protocol": "any", "action": "deny"},
+    ]));
+    let rules = rules.unwrap();
+    for (from, within, allowed) in [
+        ("10.128.0.2", true, true),
+        ("10.128.0.2", false, false),
+        ("10.128.0.3", true, true),
+        ("10.128.0.3", false, true),
+    ] {
+        let beginning = Beginning { within, ..begins(Direction::In, RuleProtocol::Tcp, 80, from) };
+        assert_eq!(rules.allow(&beginning), allowed, "{from} {within}");
+    }
 }

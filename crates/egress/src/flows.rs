@@ -341,13 +341,13 @@ impl<F> Entry<F> {
 /// What the guest begins, as rules see it.
 fn leaving(protocol: RuleProtocol, to: SocketAddr) -> Beginning {
     let port = (protocol != RuleProtocol::Icmp).then_some(to.port());
-    Beginning { direction: Direction::Out, protocol, port, other: to.ip() }
+    Beginning { direction: Direction::Out, protocol, port, other: to.ip(), within: false }
 }
 
 /// What somebody from outside begins.
 fn arriving(protocol: RuleProtocol, caller: &Caller) -> Beginning {
     let port = Some(caller.forward.guest_port);
-    Beginning { direction: Direction::In, protocol, port, other: caller.from.ip() }
+    Beginning { direction: Direction::In, protocol, port, other: caller.from.ip(), within: false }
 }
 
 fn forget<F>(flows: &mut HashMap<Key, Entry<F>>, key: Key, id: tokio::task::Id) {

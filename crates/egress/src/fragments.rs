@@ -148,7 +148,8 @@ impl Waiting {
 }
 
 /// Cuts a packet without options into packets of at most `most` bytes, which bear a number of its own. One that is a
-/// piece itself is cut into pieces of the same packet.
+/// piece itself is cut into pieces of the same packet, up to where the largest packet ends: no header tells of what lies
+/// beyond, and a number that wraps would make it the beginning.
 pub(crate) fn cut(packet: &[u8], ident: u32, most: usize) -> Vec<Vec<u8>> {
     let is_ipv6 = packet.first().is_some_and(|first| first >> 4 == 6);
     let (length, further) = if is_ipv6 { (IPV6, FRAGMENT) } else { (IPV4, 0) };
@@ -158,11 +159,13 @@ pub(crate) fn cut(packet: &[u8], ident: u32, most: usize) -> Vec<Vec<u8>> {
     let (from, followed, ident) = cut_before.unwrap_or((0, false, ident));
     let header = header.as_slice();
     let step = (most - header.len() - further) / 8 * 8;
+    let most_carried = if is_ipv6 { LARGEST } else { LARGEST - IPV4 };
+    let fits = |(index, data): &(usize, &[u8])| from + index * step + data.len() <= most_carried;
     let piece = |(index, data): (usize, &[u8])| {
         let (offset, more) = (from + index * step, followed || (index + 1) * step < payload.len());
         if is_ipv6 { piece_v6(header, data, offset, more, ident) } else { piece_v4(header, data, offset, more, ident) }
     };
-    payload.chunks(step).enumerate().map(piece).collect()
+    payload.chunks(step).enumerate().take_while(fits).map(piece).collect()
 }
 
 /// From where in its packet a piece is, whether more follow, and their number; `None` where it is a whole.

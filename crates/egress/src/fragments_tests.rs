@@ -175,3 +175,35 @@ fn pieces_are_cut_into_pieces_of_the_same_packet() {
     }
     assert!(payload == whole[IPV4..]);
 }
+
+/// A piece of IPv6 that is not the last, from there on.
+fn piece6(offset: u16, data: &[u8]) -> Vec<u8> {
+    let address = |last| IpAddress::v6(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, last);
+    let mut packet = vec![0; IPV6];
+    let header = IpRepr::new(address(15), address(2), IpProtocol::Ipv6Frag, FRAGMENT + data.len(), HOPS);
+    header.emit(&mut packet[..], &ChecksumCapabilities::default());
+    let [high, low] = (offset | 1).to_be_bytes();
+    packet.extend([&[17, 0, high, low, 0, 0, 0, 9], data].concat());
+    packet
+}
+
+#[test]
+fn nothing_is_cut_beyond_the_largest_packet() {
+    const STEP: u16 = 1232;
+    let data: Vec<u8> = (0..u8::MAX).cycle().take(1400).collect();
+    let last = 65_528 - STEP;
+    // A second part of 7 bytes ends where the largest packet does; of one more, it would begin at 0 once again.
+    for (from, len, kept) in
+        [(last, 1239, 1239), (last, 1240, 1232), (last + 8, 1231, 1231), (last + 8, 1240, 0), (0, 1400, 1400)]
+    {
+        let mut carried = Vec::<u8>::new();
+        for piece in cut(&piece6(from, &data[..len]), 7, IPV6 + FRAGMENT + usize::from(STEP)) {
+            let (head, data) = piece[IPV6..].split_at(FRAGMENT);
+            let head = Ipv6FragmentHeader::new_checked(&head[2..]).unwrap();
+            let at = usize::from(head.frag_offset()) * 8;
+            assert_eq!((at, head.ident(), head.more_frags()), (usize::from(from) + carried.len(), 9, true));
+            carried.extend(data);
+        }
+        assert_eq!(carried, data[..kept], "{len} from {from}");
+    }
+}

@@ -47,7 +47,7 @@ pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> O
 fn may_ask(rules: &Rules, transport: Transport) -> bool {
     let protocol = if transport == Transport::Tcp { RuleProtocol::Tcp } else { RuleProtocol::Udp };
     let direction = Direction::Out;
-    rules.allow(&Beginning { direction, protocol, port: Some(DNS), other: RESOLVER.into() })
+    rules.allow(&Beginning { direction, protocol, port: Some(DNS), other: RESOLVER.into(), within: false })
 }
 
 /// A network that may know a name does not answer: the name may be a member's, and is not asked for outside.

@@ -163,7 +163,7 @@ impl Filter {
                 IpProtocol::Udp => (RuleProtocol::Udp, Some(flow.to.1)),
                 _ => (RuleProtocol::Icmp, None),
             };
-            rules.allow(&Beginning { direction, protocol, port, other })
+            rules.allow(&Beginning { direction, protocol, port, other, within: true })
         };
         let (from, to) = (flow.from.0, flow.to.0);
         let is_anothers = |address: IpAddr| self.own.as_ref().is_some_and(|own| !own.contains(&address));

@@ -25,6 +25,8 @@ const HOPS: u8 = 64;
 const QUOTED: usize = 1280 - IPV6 - 8;
 /// Bits of a header's word that say which piece of a packet it is; all are zero in the first. In IPv6 they are the upper ones.
 const OFFSET_BITS: u32 = 13;
+/// Bytes of the largest packet of IPv4, and of what the largest one of IPv6 carries (RFC 791, 3.1; RFC 8200, 4.5).
+const LARGEST: usize = 65_535;
 
 /// What a header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +65,9 @@ impl Header {
         }
         let known = [IpProtocol::Tcp, IpProtocol::Udp, IpProtocol::Icmp].contains(&ip.next_header());
         let is_first = ip.frag_offset() == 0;
-        known.then_some(Self {
+        // What lies beyond the end of the largest packet is of none.
+        let fits = usize::from(ip.frag_offset()) + packet.len() <= LARGEST;
+        (known && fits).then_some(Self {
             from: ip.src_addr().into(),
             to: ip.dst_addr().into(),
             protocol: ip.next_header(),
@@ -84,7 +88,9 @@ impl Header {
         let is_first = word >> (u16::BITS - OFFSET_BITS) == 0;
         let known = [IpProtocol::Tcp, IpProtocol::Udp, IpProtocol::Icmpv6].contains(&protocol);
         let is_whole = is_first && word & 1 == 0;
-        known.then_some(Self { from, to, protocol, ident, is_first, is_whole, body })
+        // The upper bits count in eights.
+        let fits = usize::from(word >> (u16::BITS - OFFSET_BITS)) * 8 + (packet.len() - body) <= LARGEST;
+        (known && fits).then_some(Self { from, to, protocol, ident, is_first, is_whole, body })
     }
 }
 

@@ -86,3 +86,24 @@ fn pieces_of_ipv6_are_told_from_wholes() {
         assert_eq!((read.is_first, read.is_whole, read.ident, read.body), (is_first, is_whole, 0x0102_0304, 48));
     }
 }
+
+#[test]
+fn no_piece_lies_beyond_the_largest_packet() {
+    // The last place that a piece may begin at, and what fits there: of IPv4 the header counts, of IPv6 it does not.
+    let word = |offset: u16| (offset / 8).to_be_bytes();
+    for (offset, length, fits) in [(65_504, 11, true), (65_504, 12, false), (65_512, 3, true), (65_512, 4, false)] {
+        let mut piece = packet();
+        piece.resize(IPV4 + length, 7);
+        piece[2..4].copy_from_slice(&u16::try_from(IPV4 + length).unwrap().to_be_bytes());
+        piece[6..8].copy_from_slice(&word(offset));
+        Ipv4Packet::new_unchecked(&mut piece[..]).fill_checksum();
+        let read = Header::read(&piece);
+        assert_eq!(read.is_some_and(|read| !read.is_first && piece.len() - read.body == length), fits, "{length}");
+    }
+    for (offset, length, fits) in [(65_520, 15, true), (65_520, 16, false), (65_528, 7, true), (65_528, 8, false)] {
+        let [high, low] = u16::to_be_bytes(offset);
+        let piece = packet6(44, &[&[17, 0, high, low, 0, 0, 0, 9], &[7; 16][..length]].concat());
+        let read = Header::read(&piece);
+        assert_eq!(read.is_some_and(|read| !read.is_first && piece.len() - read.body == length), fits, "{length}");
+    }
+}

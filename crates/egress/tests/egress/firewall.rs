@@ -113,6 +113,33 @@ fn who_comes_in_is_judged_by_port_and_address() {
     });
 }
 
+#[test]
+fn who_is_outside_is_in_no_group_whatever_their_address() {
+    // The network has addresses that others have outside, such as those of the host's own network.
+    let told = |direction: &str, member: &str| -> Rules {
+        serde_json::from_value(json!([
+            {"direction": direction, "protocol": "any", "source": "label:role=web", "members": [member], "action": "allow"},
+            {"direction": direction, "protocol": "any", "action": "deny"},
+        ]))
+        .unwrap()
+    };
+    let (world, mut guest, machine) = world(&json!([]));
+    world.servers.tcp(SERVER, echo());
+    guest.connected(SERVER);
+    machine.set_rules(told("out", &SERVER.ip().to_string()));
+    guest.until("the new rules", |guest| (guest.connect(SERVER).1 == Outcome::Refused).then_some(()));
+
+    let machine = Arc::<Memberships>::default();
+    let (_world, mut guest, address) = forwarded(|config| config.networks = Arc::clone(&machine));
+    let handle = guest.listen(PORT);
+    let caller = client(address, end);
+    guest.accepted(handle);
+    machine.set_rules(told("in", "127.0.0.1"));
+    assert!(guest.told(&caller).is_err(), "it ends with the new rules");
+    let refused = client(address, end);
+    assert!(guest.told(&refused).is_err());
+}
+
 /// Whether a connection comes about before one that is allowed and began later.
 fn reaches(from: &mut Machine, to: &mut Machine, at: SocketAddrV4, witness: (Ipv4Addr, u16)) -> bool {
     let calling = from.guest.dial(at);

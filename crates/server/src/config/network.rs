@@ -123,6 +123,13 @@ impl Network {
             "network.domain says what the names of VMs end in, and network.dns_listen where the service answers for them; set \
              both or neither"
         );
+        // There is nothing to tell: whoever asks from elsewhere would find itself at the address.
+        ensure!(
+            self.domain.is_none() || mode != NetworkMode::User,
+            "network.domain gives VMs names for others, and in the mode \"user\" nobody else reaches them: their addresses are \
+             of this host's loopback; set network.mode = \"shared\" or \"pool\", or leave network.domain and \
+             network.dns_listen out"
+        );
         if mode != NetworkMode::Shared {
             return Ok(());
         }
@@ -225,7 +232,12 @@ mod tests {
     #[test]
     fn names_are_answered_for_where_both_is_said() {
         let both = "domain = \"VMs.example.org\"\ndns_listen = \"127.0.0.1:5353\"";
-        assert!(complete(both, true, "127.0.0.1:8080").is_ok());
+        let shared = format!("mode = \"shared\"\naddress = \"127.0.0.1\"\n{both}");
+        assert!(complete(&shared, true, "127.0.0.1:8080").is_ok());
+        for (user, on_loopback) in [(both.to_owned(), true), (format!("mode = \"user\"\n{both}"), false)] {
+            let refused = complete(&user, on_loopback, "127.0.0.1:8080").unwrap_err();
+            assert!(refused.contains("set network.mode"), "{refused}");
+        }
         assert_eq!(toml::from_str::<Network>(both).unwrap().domain.unwrap().as_str(), "vms.example.org");
         for half in both.lines() {
             let refused = complete(half, true, "127.0.0.1:8080").unwrap_err();

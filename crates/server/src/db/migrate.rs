@@ -74,6 +74,7 @@ const STEPS: &[Step] = steps![
     47 "0047" "reinstall",
     48 "0048" "rescue",
     53 "0053" "network_ipv6",
+    54 "0054" "slug_since",
     57 "0057" "ssh_keys_state",
 ];
 

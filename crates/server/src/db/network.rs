@@ -189,7 +189,7 @@ pub fn group(labelled: &[LabelledRow], label: &Label) -> BTreeSet<IpAddr> {
 }
 
 /// Has the worker look at the VMs of a network whose rules speak of groups.
-pub async fn wake_followers(tx: &mut Tx, network: NetworkId, now: Timestamp) -> Result<(), DbError> {
+async fn wake_followers(tx: &mut Tx, network: NetworkId, now: Timestamp) -> Result<(), DbError> {
     let woken = sql("UPDATE vms SET work_at = $2 WHERE rules LIKE '%\"label:%' AND id IN \
          (SELECT owner_id FROM network_members WHERE network_id = $1 AND owner_kind = 'vm')");
     woken.bind(network).bind(now).execute(&mut *tx).await?;
@@ -206,7 +206,7 @@ pub async fn join(tx: &mut Tx, owner: Owner, joined: &[MembershipRow], now: Time
         };
         record::insert(MEMBERS, columns).execute(&mut *tx).await?;
     }
-    change(tx, joined, now).await
+    change(tx, owner, joined, now).await
 }
 
 /// Writes what a change of an owner means for its networks. Whoever goes leaves all of them; nobody leaves one and
@@ -224,13 +224,14 @@ pub async fn keep_up(
             .bind(owner.kind().as_str())
             .execute(&mut *tx)
             .await?;
-        return change(tx, before, now).await;
+        return change(tx, owner, before, now).await;
     }
-    if changed { change(tx, after, now).await } else { Ok(()) }
+    if changed { change(tx, owner, after, now).await } else { Ok(()) }
 }
 
-/// Has the host told of these networks.
-async fn change(tx: &mut Tx, joined: &[MembershipRow], now: Timestamp) -> Result<(), DbError> {
+/// Has the host told of these networks, and the VMs whose rules speak of groups of the change, whatever becomes of the
+/// networks: a switch or a member that does not answer keeps nobody's rules as they were.
+async fn change(tx: &mut Tx, owner: Owner, joined: &[MembershipRow], now: Timestamp) -> Result<(), DbError> {
     for network in joined {
         sql("UPDATE networks SET revision = revision + 1, work_at = $2 WHERE id = $1")
             .bind(network.id)
@@ -238,6 +239,9 @@ async fn change(tx: &mut Tx, joined: &[MembershipRow], now: Timestamp) -> Result
             .execute(&mut *tx)
             .await?;
         tx.signal(Signal::Work(TABLE));
+        if matches!(owner, Owner::Vm(_)) {
+            wake_followers(tx, network.id, now).await?;
+        }
     }
     Ok(())
 }

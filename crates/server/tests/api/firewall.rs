@@ -191,3 +191,25 @@ async fn a_group_is_who_has_the_label_as_labels_change_and_vms_come_and_go() {
         caller.put(&paths[0], json!({"rules": [rule]})).await.refused(400, "invalid_request");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_s_rules_follow_labels_though_its_network_cannot_be_told() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let lan = caller.post("/networks", json!({"name": "lan"})).await.id();
+    let (first, a) = labelled(caller, "first", json!({"role": "web"}), &lan).await;
+    let (second, b) = labelled(caller, "second", json!({}), &lan).await;
+    let said = json!([{"direction": "in", "protocol": "any", "source": "label:role=web", "action": "deny"}]);
+    assert_eq!(caller.put(&format!("/vms/{first}/rules"), json!({"rules": said})).await.status, 200);
+    let known = async |wanted: BTreeSet<String>| {
+        let is_so = |_| async { members(&told(&platform, &first)) == wanted };
+        caller.until(&format!("a group of {wanted:?}"), is_so).await;
+    };
+    known(a.clone()).await;
+    platform.networks.refuse("set", EngineError::Transient("a member does not answer".into()));
+    assert_eq!(caller.patch(&format!("/vms/{second}"), json!({"labels": {"role": "web"}})).await.status, 200);
+    known(&a | &b).await;
+    caller.delete(&format!("/vms/{second}")).await;
+    known(a).await;
+    platform.networks.allow("set");
+}

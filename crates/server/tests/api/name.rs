@@ -54,3 +54,38 @@ async fn a_vm_is_found_by_its_name_for_as_long_as_it_is_there() {
     caller.gone(&id).await;
     is_told(format!("www.{slug}.vms.example.org."), vec![]).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_older_project_takes_the_names_of_another_one_by_its_slug() {
+    let at = UdpSocket::bind("127.0.0.1:0").await.expect("a socket").local_addr().expect("an address");
+    let platform = Platform::start_with(|config| {
+        config.network.domain = Some(Domain::parse("vms.example.org").expect("a domain"));
+        config.network.dns_listen = Some(at);
+    })
+    .await;
+    let older = &platform.admin;
+    let theirs = older.create_vm(vm("web")).await;
+    older.reaches(&theirs, "running").await;
+    let before = older.get("").await.body["slug"].as_str().expect("a slug").to_owned();
+    assert_eq!(older.post("/api/v1/orgs", json!({"name": "Acme", "slug": "acme"})).await.status, 201);
+    assert_eq!(older.post("/api/v1/orgs/acme/projects", json!({"name": "Shop", "slug": "shop"})).await.status, 201);
+    let shop = older.in_project("/api/v1/orgs/acme/projects/shop");
+    let id = shop.create_vm(vm("web")).await;
+    let address = shop.reaches(&id, "running").await["public_ip"].as_str().expect("an address").to_owned();
+    let is_told = async |name: &str, wanted: &[String]| {
+        let says = |_| async { ask(at, name, RecordType::A).await.as_deref() == Some(wanted) };
+        older.until(&format!("{name} is {wanted:?}"), says).await;
+    };
+    is_told("web.shop.vms.example.org.", std::slice::from_ref(&address)).await;
+
+    assert_eq!(older.patch("", json!({"slug": "shop"})).await.body["slug"], "shop");
+    is_told(&format!("web.{before}.vms.example.org."), &[]).await;
+    assert_eq!(ask(at, "web.shop.vms.example.org.", RecordType::A).await, Some(vec![address]));
+    // It is theirs once nobody else has it.
+    assert_eq!(shop.patch("", json!({"slug": "store", "name": "Store"})).await.status, 200);
+    let took =
+        |_| async { ask(at, "web.store.vms.example.org.", RecordType::A).await.is_some_and(|told| !told.is_empty()) };
+    older.until("the other one is found by its new slug", took).await;
+    let told = ask(at, "web.shop.vms.example.org.", RecordType::A).await.expect("an answer");
+    assert_eq!(told.len(), 1);
+}

@@ -6,7 +6,7 @@
 //!   17.100.51.198.in-addr.arpa. PTR web.demo.vms.example.org.
 //! ```
 //!
-//! Two organizations may have a project of one slug: it is the one's that was made first, and either is found by its id.
+//! Two organizations may have a project of one slug: it is the one's that has had it for longer, and either is found by its id.
 //! VMs of one name in a project are told together. An address that VMs share has no name of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,7 @@ enum Known {
 
 impl Zone {
     /// The names of VMs, for a server at an address, if it is at one; `None` where the domain is none.
-    /// Projects come in the order in which they were made.
+    /// Projects come in the order in which they took their slugs.
     pub fn new(domain: &Domain, server: IpAddr, serial: u32, projects: &[Labels], vms: &[Named]) -> Option<Self> {
         let mut first = BTreeMap::new();
         for (place, project) in projects.iter().enumerate() {

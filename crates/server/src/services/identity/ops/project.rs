@@ -34,6 +34,7 @@ pub(super) async fn new(tx: &mut Tx, org: OrgId, named: &NewProject, now: Timest
         org,
         name: named.name.clone(),
         slug: slug.as_str().to_owned(),
+        slug_since: now,
         role: Some(ProjectRole::Admin),
         created_at: now,
         updated_at: now,
@@ -96,6 +97,7 @@ pub(in crate::services::identity) async fn update(
     }
     if let Some(slug) = change.slug.filter(|slug| slug.as_str() != project.slug) {
         free(&mut tx, scope.org, &slug).await?.as_str().clone_into(&mut project.slug);
+        project.slug_since = now;
     }
     if project == before {
         return Ok(ProjectView::from(&ProjectRow { role: scope.project_role, ..project }));

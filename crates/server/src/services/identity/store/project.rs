@@ -25,6 +25,8 @@ pub struct ProjectRow {
     pub name: String,
     /// Slug.
     pub slug: String,
+    /// Since when it has the slug.
+    pub slug_since: Timestamp,
     /// The caller's role, if it is a member of the project itself.
     pub role: Option<ProjectRole>,
     /// Creation.
@@ -40,6 +42,7 @@ impl FromRow for ProjectRow {
             org: row.parsed("org_id")?,
             name: row.text("name")?,
             slug: row.text("slug")?,
+            slug_since: row.opt_time("slug_since")?.map_or_else(|| row.time("created_at"), Ok)?,
             role: row.opt_word("role", ProjectRole::parse)?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
@@ -57,7 +60,8 @@ pub async fn slug_taken(tx: &mut Tx, org: OrgId, slug: &str) -> Result<bool, DbE
 /// The id, and what may change of a project.
 fn changeable(project: &ProjectRow) -> Columns {
     columns! {
-        "id": project.id, "name": &project.name, "slug": &project.slug, "updated_at": project.updated_at,
+        "id": project.id, "name": &project.name, "slug": &project.slug, "slug_since": project.slug_since,
+        "updated_at": project.updated_at,
     }
 }
 

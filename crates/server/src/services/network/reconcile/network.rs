@@ -93,7 +93,6 @@ impl NetworkLife {
         if let Some(before) = still(&mut tx, row).await? {
             let after = NetworkRow { told: row.revision, ..before.clone() };
             store::network::update(&mut tx, &before, &after).await?;
-            network::wake_followers(&mut tx, row.id, self.networks.clock().now()).await?;
             tx.commit().await?;
         }
         Ok(())

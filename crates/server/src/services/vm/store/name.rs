@@ -49,7 +49,10 @@ impl FromRow for ProjectRow {
     }
 }
 
-/// All projects, in the order in which they were made.
+/// All projects, in the order in which they took their slugs: one that was made long ago takes none from others by calling
+/// itself as they do.
 pub async fn projects(db: &Db) -> Result<Vec<ProjectRow>, DbError> {
-    sql("SELECT id, slug FROM projects WHERE deleted_at IS NULL ORDER BY created_at, id").fetch_all(db).await
+    sql("SELECT id, slug FROM projects WHERE deleted_at IS NULL ORDER BY COALESCE(slug_since, created_at), id")
+        .fetch_all(db)
+        .await
 }
