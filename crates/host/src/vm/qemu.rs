@@ -21,6 +21,7 @@ mod findings;
 mod guest;
 mod memory;
 mod network;
+mod notes;
 mod rescue;
 mod settings;
 mod snapshots;

@@ -11,7 +11,7 @@ use berth_qemu::machine::{self, Drive, snapshot};
 use berth_qemu::{disk, host};
 
 use super::disks::in_time;
-use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib};
+use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
 
@@ -43,8 +43,9 @@ impl QemuEngine {
             let drive = self.any_drive(spec.disk)?;
             std::fs::create_dir_all(self.snapshots()).map_err(transient)?;
             if !drive.bases.is_empty() {
-                let base = std::fs::read(self.base_note(spec.disk)).map_err(transient)?;
-                std::fs::write(self.snapshot_note(spec.id), base).map_err(transient)?;
+                let base = self.base_of(spec.disk)?;
+                let name = base.file_name().unwrap_or_default();
+                notes::write(&self.snapshot_note(spec.id), name.as_encoded_bytes()).map_err(transient)?;
             }
             if !half.exists() {
                 self.require_room(&drive)?;
