@@ -386,14 +386,14 @@ impl Engine for QemuEngine {
     }
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
-        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id), self.fresh_note(id)] {
+        for file in self.files_of_disk(id) {
             disk::remove(&file).await.map_err(qemu_failed)?;
         }
         Ok(())
     }
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
-        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id), self.fresh_note(id)] {
+        for file in self.files_of_disk(id) {
             lost::put(&file, into).await.map_err(transient)?;
         }
         Ok(())

@@ -39,6 +39,17 @@ impl QemuEngine {
         self.disks().join(format!("{id}.fresh"))
     }
 
+    /// The file that tells how large a root disk is to be, in bytes, that may have a captured boot's size.
+    pub(super) fn growth_note(&self, id: DiskId) -> PathBuf {
+        self.disks().join(format!("{id}.growth"))
+    }
+
+    /// All files that a disk may have.
+    pub(super) fn files_of_disk(&self, id: DiskId) -> [PathBuf; 5] {
+        let notes = (self.base_note(id), self.fresh_note(id), self.growth_note(id));
+        [self.disk_file(id, true), self.disk_file(id, false), notes.0, notes.1, notes.2]
+    }
+
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
     pub(super) async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
