@@ -370,7 +370,8 @@ impl Engine for QemuEngine {
                 self.clone_root(spec, self.base(image).await?).await?;
                 if is_new { self.note_fresh(spec.id) } else { Ok(()) }
             }
-            DiskSource::Snapshot(snapshot) => self.make_of_snapshot(spec, *snapshot).await,
+            DiskSource::Snapshot { id, is_root: true } => self.make_root_of_snapshot(spec, *id).await,
+            DiskSource::Snapshot { id, is_root: false } => self.make_data_of_snapshot(spec, *id).await,
             DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
             DiskSource::Filesystem(name) => {
                 disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)

@@ -16,6 +16,7 @@ use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
+use super::snapshots::gone;
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
@@ -109,7 +110,6 @@ impl QemuEngine {
         if is_whole(&to) {
             return Ok(to);
         }
-        let gone = || EngineError::Permanent("the snapshot is not there any more".into());
         let below = notes::read(&self.snapshot_note(id)).map_err(transient)?;
         let below = below.filter(|_| file.is_file()).ok_or_else(gone)?;
         let from = self.bases().join(&below);
