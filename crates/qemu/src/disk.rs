@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use crate::error::at;
 use crate::host::tool;
-use crate::{Error, Result};
+use crate::{Error, Result, qcow2};
 
 /// What a disk's header says.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -75,8 +75,10 @@ pub async fn clone_image_anew(base: &Path, dst: &Path, size_bytes: u64) -> Resul
 
 async fn overlay(base: &Path, dst: &Path, size_bytes: u64) -> Result<()> {
     let base = base.canonicalize().map_err(at("cannot find the image", base))?;
+    qcow2::header(&base)?;
     let mut command = Command::new(tool("qemu-img")?);
-    command.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(dst);
+    // What that one lies on is not opened: its header may be what a guest's machine wrote.
+    command.args(["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(dst);
     run(command.arg(size_bytes.to_string())).await
 }
 
