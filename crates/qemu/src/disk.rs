@@ -166,12 +166,15 @@ fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
         (Resource::Core, 0),
     ];
     let set = move || {
+        // It ends with the service: nobody waits for it then.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         for (resource, most) in limits {
             rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only the system call prlimit64 is made; it touches no memory of others and no lock.
+    // SAFETY: between fork and exec only the system calls prctl and prlimit64 are made; they touch no memory of others and
+    // no lock.
     unsafe { command.pre_exec(set) };
 }
 

@@ -106,6 +106,17 @@ fn failed(reason: String) -> Error {
     }
 }
 
+/// What went wrong with a copy of a file, which will not go better another time. Why is the operator's to know.
+fn ended(error: Error) -> Error {
+    let reason = match error {
+        Error::Qemu(reason) => reason,
+        Error::Timeout(_) => format!("it took longer than {} hours", COPYING.as_secs() / 3600),
+        other => return other,
+    };
+    tracing::warn!(reason, "a disk could not be copied");
+    Error::Invalid("it could not be copied; ask the operator".into())
+}
+
 /// Has a running machine forget a snapshot that is whole, or give up one that is not.
 pub async fn forget(dir: &Path, serial: &str) -> Result<()> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
@@ -189,7 +200,7 @@ pub async fn copy(drive: &Drive, file: &Path) -> Result<()> {
     } else {
         command.arg(file);
     }
-    run_bounded(&mut command, most, COPYING).await
+    run_bounded(&mut command, most, COPYING).await.map_err(ended)
 }
 
 /// Copies a disk that no machine has open into a qcow2 file that lies on no other.
