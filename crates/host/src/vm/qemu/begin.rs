@@ -129,11 +129,11 @@ impl QemuEngine {
     /// Captures boots that are wanted, one after another, until told to stop.
     pub(super) async fn tend_boots(&self, stop: &CancellationToken) {
         self.end_making().await;
-        if !self.settings.captured_boots {
-            return;
-        }
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             self.boots.forget(&self.settings.host.data.join("bases"));
+            if !self.settings.captured_boots {
+                continue;
+            }
             let has_booted = |id: MachineId| {
                 let dir = self.machine(id);
                 machine::is_ready(&dir, id.0) || machine::find(&dir, id.0).is_none()
