@@ -17,7 +17,7 @@ use crate::EngineError;
 use crate::clock::Clock;
 
 /// The folder, below the data folder.
-const FOLDER: &str = "lost";
+pub const FOLDER: &str = "lost";
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 /// Between two looks at what is old enough to go.
@@ -66,11 +66,6 @@ impl Lost {
             }
         }
     }
-}
-
-/// The folders with things set aside on any day, in a data folder.
-pub fn of_every_day(data_dir: &Path) -> impl Iterator<Item = PathBuf> {
-    days(&data_dir.join(FOLDER))
 }
 
 /// The day of a folder that [`Lost::folder`] gave: where things are set aside on another host.
@@ -129,7 +124,7 @@ mod tests {
         lost.purge(now.plus_seconds(7 * DAY)).await;
         assert!(kept.exists());
         lost.purge(now.plus_seconds(7 * DAY + 1)).await;
-        assert_eq!((kept.exists(), of_every_day(dir.path()).count()), (false, 1), "what a person put there stays");
+        assert_eq!((kept.exists(), days(&lost.folder).count()), (false, 1), "what a person put there stays");
     }
 
     #[tokio::test]

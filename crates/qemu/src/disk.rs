@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use crate::error::at;
 use crate::host::tool;
-use crate::{Error, Result};
+use crate::{Error, Result, qcow2};
 
 /// What a disk's header says.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -75,8 +75,10 @@ pub async fn clone_image_anew(base: &Path, dst: &Path, size_bytes: u64) -> Resul
 
 async fn overlay(base: &Path, dst: &Path, size_bytes: u64) -> Result<()> {
     let base = base.canonicalize().map_err(at("cannot find the image", base))?;
+    qcow2::header(&base)?;
     let mut command = Command::new(tool("qemu-img")?);
-    command.args(["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(dst);
+    // What that one lies on is not opened: its header may be what a guest's machine wrote.
+    command.args(["create", "-q", "-u", "-f", "qcow2", "-F", "qcow2", "-b"]).arg(&base).arg(dst);
     run(command.arg(size_bytes.to_string())).await
 }
 
@@ -164,12 +166,15 @@ fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
         (Resource::Core, 0),
     ];
     let set = move || {
+        // It ends with the service: nobody waits for it then.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         for (resource, most) in limits {
             rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only the system call prlimit64 is made; it touches no memory of others and no lock.
+    // SAFETY: between fork and exec only the system calls prctl and prlimit64 are made; they touch no memory of others and
+    // no lock.
     unsafe { command.pre_exec(set) };
 }
 

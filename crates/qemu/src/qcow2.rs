@@ -106,14 +106,8 @@ fn names_another_file(file: &File, header_length: usize, cluster_bits: u32) -> R
 /// Refuses to start a machine on a disk that is not what it was made as: `below` is how the name of the disk that it
 /// lies on ends, if it lies on one. Returns its size for the guest, in bytes.
 pub(crate) fn check(path: &Path, below: Option<&Path>) -> Result<u64> {
-    let damaged = |what: &str| Error::Damaged(format!("{} {what}", path.display()));
-    let file = open(path)?;
-    let mut head = [0; HEAD];
-    file.read_exact_at(&mut head, 0).map_err(|_| damaged("has no header"))?;
-    if !head.starts_with(MAGIC) {
-        return Err(damaged("is no qcow2"));
-    }
-    let found = read(&file, &head).map_err(|error| damaged(&format!("cannot be used: {error}")))?;
+    let damaged = |what: &str| damaged(path, what);
+    let found = header(path)?;
     let is_on = match (&found.backing, below) {
         (None, None) => true,
         (Some(name), Some(below)) => Path::new(name).ends_with(below),
@@ -126,6 +120,21 @@ pub(crate) fn check(path: &Path, below: Option<&Path>) -> Result<u64> {
         return Err(damaged("has features that Berth gives no disk"));
     }
     Ok(found.virtual_size)
+}
+
+/// What the header of a disk says; refuses what is no qcow2.
+pub(crate) fn header(path: &Path) -> Result<Qcow2> {
+    let file = open(path)?;
+    let mut head = [0; HEAD];
+    file.read_exact_at(&mut head, 0).map_err(|_| damaged(path, "has no header"))?;
+    if !head.starts_with(MAGIC) {
+        return Err(damaged(path, "is no qcow2"));
+    }
+    read(&file, &head).map_err(|error| damaged(path, &format!("cannot be used: {error}")))
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::Damaged(format!("{} {what}", path.display()))
 }
 
 fn invalid(text: &str) -> Error {

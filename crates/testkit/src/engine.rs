@@ -399,7 +399,7 @@ impl Engine for SimulatedEngine {
             std::future::pending::<()>().await;
         }
         let mut world = self.world();
-        if let DiskSource::Snapshot(id) = &disk.source
+        if let DiskSource::Snapshot { id, .. } = &disk.source
             && !world.snapshots.is_whole(*id)
         {
             return Err(EngineError::Permanent("there is no such snapshot".into()));

@@ -44,6 +44,9 @@ async fn begins(caller: &Caller, body: Value) -> (String, Value) {
 const OWN: &str = "hostname; cat /etc/machine-id /proc/sys/kernel/random/boot_id; cat /etc/*/*key.pub | cut -c 1-80; \
      head -c 16 /dev/urandom | od -An -tx1; cat /sys/class/net/e*/address; cat /sys/class/dmi/id/product_uuid";
 
+/// Whether a root disk of 30 GiB has its size.
+const GROWN: &str = "df -k / | tail -n 1 | awk '{print ($2 > 30000000)}'";
+
 fn own(service: &Service, vm: &Value) -> Vec<String> {
     let sudo = if vm["ssh"]["user"] == "root" { "" } else { "sudo " };
     let said = says(service, vm, &format!("{sudo}sh -c '{OWN}'"));
@@ -79,7 +82,7 @@ async fn each_vm_that_begins_with_a_boot_is_itself_and_whatever_is_lost_costs_a_
         differ(&owns[a], &owns[b]);
     }
     assert_eq!(says(&service, &one, "cat /root/ran; grep -c ' /mnt/one-data ext4 rw' /proc/mounts"), "once\n1");
-    assert_eq!(says(&service, &one, "df -k / | tail -n 1 | awk '{print ($2 > 30000000)}'"), "1", "its root disk grew");
+    assert_eq!(says(&service, &one, GROWN), "1", "its root disk grew");
     let clock: i64 = says(&service, &one, "date +%s").parse().expect("seconds");
     let now: i64 = says_here("date", &["+%s"]).parse().expect("seconds");
     assert!((now - clock).abs() < 5, "{clock} where it is {now}");
@@ -100,6 +103,7 @@ async fn each_vm_that_begins_with_a_boot_is_itself_and_whatever_is_lost_costs_a_
     let killed = ready(&caller, &id).await;
     differ(&own(&service, &killed), &owns[2]);
     assert_eq!(says(&service, &killed, "cat /root/ran; grep -c ' /mnt/killed-data ' /proc/mounts"), "once\n1");
+    assert_eq!(says(&service, &killed, GROWN), "1", "its root disk has the size that it is to have");
 
     // A boot that does not load costs the next VM nothing but its time.
     std::fs::write(boot.join("state"), "nothing that QEMU knows").expect("a file");

@@ -21,7 +21,12 @@ pub enum DiskSource {
     /// A clone of an image.
     Image(String),
     /// What a snapshot has.
-    Snapshot(DiskSnapshotId),
+    Snapshot {
+        /// Which.
+        id: DiskSnapshotId,
+        /// Whether it is of a root disk, as the disk that is made of it then is.
+        is_root: bool,
+    },
     /// Empty.
     Empty,
     /// A file system with this name.

@@ -442,7 +442,8 @@ fn keep_running(s: &Snapshot) -> Step {
         Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),
         Machine::Paused => Step::Resume,
         Machine::Stalled => match s.start_after {
-            Some(at) if at > s.now => Step::Wait(at),
+            // A copy that is given up may be what makes room.
+            Some(at) if at > s.now => snapshots(s).unwrap_or(Step::Wait(at)),
             _ => Step::GoOn { has_room: s.has_room },
         },
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
@@ -547,7 +548,7 @@ fn for_disks(s: &Snapshot) -> Option<Step> {
 /// Whether this is a time at which snapshots are made: a machine that comes or goes does not wait for them.
 fn copies(s: &Snapshot) -> bool {
     match s.status {
-        Status::Running => s.machine == Machine::Running,
+        Status::Running => matches!(s.machine, Machine::Running | Machine::Stalled),
         Status::Stopped | Status::Failed | Status::Suspended => s.machine == Machine::Absent,
         _ => false,
     }
@@ -560,9 +561,11 @@ fn snapshots(s: &Snapshot) -> Option<Step> {
 }
 
 /// How its disks want to change. One that is being copied waits, and does not grow before it is copied; else a disk grows
-/// before it comes to a machine.
+/// before it comes to a machine. A machine that is about to be suspended gives up its copies last, and takes such a disk
+/// with it.
 fn changes(s: &Snapshot) -> Option<Step> {
-    let waits = |disk: &Disk| disk.snapshot.is_some() && copies(s);
+    let leaves = |disk: &Disk| matches!(disk.moving, Some((Move::Out, _))) && s.status == Status::Suspending;
+    let waits = |disk: &Disk| disk.snapshot.is_some() && (copies(s) || leaves(disk));
     let disks = s.disks.iter().filter(|disk| disk.status == DiskStatus::Ready && !waits(disk));
     disks.into_iter().find_map(|disk| match disk.moving {
         _ if disk.grows && disk.snapshot.is_none() => Some(Step::GrowDisk(disk.id)),

@@ -156,6 +156,7 @@ impl World {
             }
             Step::AttachDisk(_) => disk.moving = None,
             Step::DetachDisk { is_last, .. } => {
+                assert!(disk.snapshot.is_none() || self.s.machine == Machine::Absent, "its machine copies it");
                 self.s.now.0 += 2_000_000;
                 if *is_last || self.lets_go || self.s.machine == Machine::Absent {
                     disk.moving = None;
@@ -456,6 +457,9 @@ fn a_machine_without_room_is_let_go_on_now_and_then() {
     let now = world.s.now;
     world.apply(Step::GoOn { has_room: false });
     assert_eq!(next(&world.s), Step::Wait(now.plus_seconds(ROOM_POLL)));
+    let id = "01939f2e-7c00-7abc-8def-0123456789ac".parse().unwrap();
+    world.s.disks[0].snapshot = Some(Open { id, after: None });
+    assert_eq!(next(&world.s), Step::SnapshotDisk(id), "what is given up makes room");
     (world.s.now, world.s.has_room) = (now.plus_seconds(ROOM_POLL), true);
     assert_eq!(next(&world.s), Step::GoOn { has_room: true });
 }
@@ -691,6 +695,9 @@ fn a_disk_is_copied_before_it_changes_and_a_machine_waits_for_no_copy() {
     assert_eq!(next(&starting), Step::Start);
     let suspending = Snapshot { want: Want::Suspend, status: Status::Suspending, now: later, ..world.s.clone() };
     assert_eq!(next(&suspending), Step::Suspend);
+    let mut leaving = suspending;
+    leaving.disks[0].moving = Some((Move::Out, leaving.now));
+    assert_eq!(next(&leaving), Step::Suspend, "a disk that is copied cannot go");
     world.s.disks[0].snapshot = None;
     assert_eq!(next(&world.s), Step::GrowDisk(disk));
 }

@@ -21,6 +21,7 @@ mod findings;
 mod guest;
 mod memory;
 mod network;
+mod notes;
 mod rescue;
 mod screen;
 mod settings;
@@ -377,7 +378,8 @@ impl Engine for QemuEngine {
                 self.clone_root(spec, self.base(image).await?).await?;
                 if is_new { self.note_fresh(spec.id) } else { Ok(()) }
             }
-            DiskSource::Snapshot(snapshot) => self.make_of_snapshot(spec, *snapshot).await,
+            DiskSource::Snapshot { id, is_root: true } => self.make_root_of_snapshot(spec, *id).await,
+            DiskSource::Snapshot { id, is_root: false } => self.make_data_of_snapshot(spec, *id).await,
             DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
             DiskSource::Filesystem(name) => {
                 disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)
@@ -393,14 +395,14 @@ impl Engine for QemuEngine {
     }
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
-        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id), self.fresh_note(id)] {
+        for file in self.files_of_disk(id) {
             disk::remove(&file).await.map_err(qemu_failed)?;
         }
         Ok(())
     }
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
-        for file in [self.disk_file(id, true), self.disk_file(id, false), self.base_note(id), self.fresh_note(id)] {
+        for file in self.files_of_disk(id) {
             lost::put(&file, into).await.map_err(transient)?;
         }
         Ok(())

@@ -10,7 +10,7 @@
 //! again, or finds that there is none and begins anew.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ pub async fn take(dir: &Path, drive: &Drive, serial: &str, file: &Path) -> Resul
     }
     let Some(held) = held(&mut qmp, &drive.serial).await? else { return Ok(Progress::NotHeld) };
     clear(&mut qmp, &name).await?;
-    create(file, drive.bases.first().map(std::path::PathBuf::as_path), held.bytes).await?;
+    create(file, drive.bases.first().map(PathBuf::as_path), held.bytes).await?;
     begin(&mut qmp, (&held.node, drive), &name, file).await?;
     Ok(Progress::Underway)
 }
@@ -104,6 +104,17 @@ fn failed(reason: String) -> Error {
     } else {
         Error::Invalid(format!("it could not be copied: {reason}"))
     }
+}
+
+/// What went wrong with a copy of a file, which will not go better another time. Why is the operator's to know.
+fn ended(error: Error) -> Error {
+    let reason = match error {
+        Error::Qemu(reason) => reason,
+        Error::Timeout(_) => format!("it took longer than {} hours", COPYING.as_secs() / 3600),
+        other => return other,
+    };
+    tracing::warn!(reason, "a disk could not be copied");
+    Error::Invalid("it could not be copied; ask the operator".into())
 }
 
 /// Has a running machine forget a snapshot that is whole, or give up one that is not.
@@ -172,19 +183,24 @@ async fn create(file: &Path, base: Option<&Path>, bytes: u64) -> Result<()> {
     let mut command = Command::new(tool("qemu-img")?);
     command.args(["create", "-q", "-f", "qcow2"]);
     if let Some(base) = base {
-        command.args(["-F", "qcow2", "-b"]).arg(base.canonicalize().map_err(at("cannot find", base))?);
+        // What lies below is not opened, so that what its header names is not followed.
+        command.args(["-u", "-F", "qcow2", "-b"]).arg(base.canonicalize().map_err(at("cannot find", base))?);
     }
     run(command.arg(file).arg(bytes.to_string())).await
 }
 
 /// Copies a disk that no machine has open into a file that lies on the same base.
 pub async fn copy(drive: &Drive, file: &Path) -> Result<()> {
-    let base = drive.bases.first().map(|base| base.canonicalize().map_err(at("cannot find", base))).transpose()?;
+    let most = most(drive)?;
     let mut command = convert(drive, "qcow2")?;
-    if let Some(base) = base {
-        command.args(["-F", "qcow2", "-B"]).arg(base);
+    if let Some(base) = drive.bases.first() {
+        create(file, Some(base), checked(drive)?).await?;
+        let copy = json!({"driver": "qcow2", "file": plain(file), "backing": below(drive)});
+        command.args(["-n", "-F", "qcow2", "-B"]).arg(base).arg(format!("json:{copy}"));
+    } else {
+        command.arg(file);
     }
-    run_bounded(command.arg(file), most(drive)?, COPYING).await
+    run_bounded(&mut command, most, COPYING).await.map_err(ended)
 }
 
 /// Copies a disk that no machine has open into a qcow2 file that lies on no other.
@@ -210,25 +226,28 @@ fn most(drive: &Drive) -> Result<u64> {
 /// A conversion, but for where to. What the disk's own header says of other files is not asked for, nor what those of its
 /// bases say.
 fn convert(drive: &Drive, format: &str) -> Result<Command> {
-    let file = |path: &Path| json!({"driver": "file", "filename": path.to_string_lossy()});
-    let lowest = if drive.format == "qcow2" { json!({"backing": null}) } else { json!({}) };
-    let onto = |below: Value, path: &Path, format: &str| {
-        let mut disk = below;
-        disk["driver"] = json!(format);
-        disk["file"] = file(path);
-        disk
-    };
-    let below = drive.bases.iter().rev().fold(lowest, |below, base| json!({"backing": onto(below, base, "qcow2")}));
-    let disk = onto(below, &drive.path, drive.format);
+    let mut disk = json!({"driver": drive.format, "file": plain(&drive.path)});
+    if drive.format == "qcow2" {
+        disk["backing"] = below(drive);
+    }
     let mut command = Command::new(tool("qemu-img")?);
     command.args(["convert", "-O", format]).arg(format!("json:{disk}"));
     Ok(command)
 }
 
+/// What a disk lies on; null where that is nothing.
+fn below(drive: &Drive) -> Value {
+    let onto = |below: Value, base: &PathBuf| json!({"driver": "qcow2", "file": plain(base), "backing": below});
+    drive.bases.iter().rev().fold(Value::Null, onto)
+}
+
+fn plain(path: &Path) -> Value {
+    json!({"driver": "file", "filename": path.to_string_lossy()})
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{FileExt, MetadataExt};
-    use std::path::PathBuf;
 
     use super::*;
     use crate::disk::{clone_image, create_block, info};

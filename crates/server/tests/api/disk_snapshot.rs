@@ -184,6 +184,10 @@ async fn one_that_is_under_way_is_given_up() {
     caller.ask(reqwest::Method::POST, &format!("/root_disks/{root}/resize"), json!({"size_gb": 30}), 202).await;
     let disk = caller.get(&format!("/root_disks/{root}")).await.body;
     assert_eq!(disk["change"], "growing");
+    let next = asked(caller, json!({"root_disk_id": root})).await;
+    let next = format!("/disk_snapshots/{next}");
+    assert_eq!(caller.get(&next).await.body["size_gb"], 30, "it may have grown already");
+    assert_eq!(caller.delete(&next).await.status, 202);
     assert_eq!(platform.engine.disk_gb(&root), Some(20));
     assert_eq!(caller.delete(&path).await.status, 202);
     gone(caller, &path).await;
@@ -308,6 +312,16 @@ async fn what_a_snapshot_cannot_become_is_refused() {
     let snapshot = format!("/disk_snapshots/{of_data}");
     caller.delete(&snapshot).await.refused(409, "conflict");
     assert_eq!(caller.delete(&format!("/disks/{made}")).await.status, 204);
+    assert_eq!(caller.delete(&snapshot).await.status, 202);
+    // One that failed is made when its VM is started again.
+    platform.engine.refuse("make_disk", EngineError::Permanent("broken".into()));
+    let vm = caller.create_vm(vm_of(&of_root, 20)).await;
+    caller.reaches(&vm, "failed").await;
+    let snapshot = format!("/disk_snapshots/{of_root}");
+    caller.delete(&snapshot).await.refused(409, "conflict");
+    platform.engine.allow("make_disk");
+    caller.act(&format!("/vms/{vm}/start")).await;
+    caller.reaches(&vm, "running").await;
     assert_eq!(caller.delete(&snapshot).await.status, 202);
 }
 

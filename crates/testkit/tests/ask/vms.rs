@@ -153,7 +153,7 @@ async fn snapshots(way: &Way) -> Vec<String> {
     let mut found = vm.scan().await.expect("a search").snapshots;
     found.sort_unstable();
     assert_eq!(found, [one.id, two.id]);
-    let from = DiskSpec { id: DiskId(id(9)), source: DiskSource::Snapshot(one.id), size_gb: 20 };
+    let from = DiskSpec { id: DiskId(id(9)), source: DiskSource::Snapshot { id: one.id, is_root: false }, size_gb: 20 };
     note!(
         vm.make_disk(&from).await,
         vm.remove_snapshot(one.id, Some(aim)).await,

@@ -5,7 +5,8 @@
 //! anew, with a file that has everything.
 
 use std::collections::HashSet;
-use std::fs::File;
+use std::fs::{DirEntry, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,8 +14,10 @@ use berth_domain::ids::{DiskId, DiskSnapshotId};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
-use super::{DiskSpec, QemuEngine, gib};
+use super::snapshots::gone;
+use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
 
@@ -37,13 +40,24 @@ impl QemuEngine {
         self.disks().join(format!("{id}.fresh"))
     }
 
+    /// The file that tells how large a root disk is to be, in bytes, that may have a captured boot's size.
+    pub(super) fn growth_note(&self, id: DiskId) -> PathBuf {
+        self.disks().join(format!("{id}.growth"))
+    }
+
+    /// All files that a disk may have.
+    pub(super) fn files_of_disk(&self, id: DiskId) -> [PathBuf; 5] {
+        let notes = (self.base_note(id), self.fresh_note(id), self.growth_note(id));
+        [self.disk_file(id, true), self.disk_file(id, false), notes.0, notes.1, notes.2]
+    }
+
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
     pub(super) async fn base(&self, image: &str) -> Result<PathBuf> {
         let from = self.images_dir().join(image);
         let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         self.integrity.check(&from, &manifest).await?;
         let to = self.bases().join(format!("{image}-{}", manifest.version));
-        if to.join(image::MANIFEST).is_file() {
+        if is_whole(&to) {
             return Ok(to);
         }
         std::fs::create_dir_all(&to).map_err(transient)?;
@@ -54,33 +68,18 @@ impl QemuEngine {
         Ok(to)
     }
 
-    /// Removes bases that no disk builds on. A young one may belong to a clone that is being made.
+    /// Removes bases that no disk builds on, where all is read that says so. A young one may belong to a clone that is being
+    /// made, and while one is made of a snapshot, which may take hours, none goes.
     pub(super) fn forget_bases(&self) {
-        let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
-        // What was set aside needs what it builds on, to be put back.
-        let lost = lost::of_every_day(&self.settings.host.data)
-            .flat_map(|day| ["disks", "snapshots"].map(|kind| entries(day.join(kind))).into_iter().flatten());
-        let all = entries(self.disks()).chain(entries(self.snapshots())).chain(lost);
-        let notes = all.filter(|e| e.path().extension().is_some_and(|x| x == "base"));
-        let mut next: Vec<String> = notes.filter_map(|e| note(&e.path())).collect();
-        let mut used = HashSet::new();
-        while let Some(name) = next.pop() {
-            next.extend(note(&self.bases().join(&name).join(BELOW)).filter(|below| !used.contains(below)));
-            used.insert(name);
-        }
-        for entry in entries(self.bases()) {
-            let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
-            if !used.contains(&*entry.file_name().to_string_lossy()) && age.is_some_and(|age| age > YOUNG) {
-                tracing::info!(base = %entry.file_name().to_string_lossy(), "removing a base that no disk builds on");
-                // Another try comes with the next search.
-                let _ = std::fs::remove_dir_all(entry.path());
-            }
+        let Ok(_turn) = self.making_bases.try_lock() else { return };
+        if let Err(error) = forget(&self.settings.host.data, &self.bases()) {
+            tracing::warn!(%error, "no base is removed: what disks build on cannot be read");
         }
     }
 
     /// The folder that a root disk was cloned from.
     pub(super) fn base_of(&self, disk: DiskId) -> Result<PathBuf> {
-        let name = note(&self.base_note(disk)).ok_or_else(|| {
+        let name = notes::read(&self.base_note(disk)).map_err(transient)?.ok_or_else(|| {
             EngineError::Permanent("the root disk is not whole; delete the VM and create it again".into())
         })?;
         Ok(self.bases().join(name))
@@ -95,7 +94,7 @@ impl QemuEngine {
         let (mut files, mut base) = (Vec::new(), base.to_owned());
         while files.len() <= LONGEST {
             files.push(base.join(Manifest::load(&base).map_err(qemu_failed)?.disk));
-            match note(&base.join(BELOW)) {
+            match notes::read(&base.join(BELOW)).map_err(transient)? {
                 Some(below) => base = self.bases().join(below),
                 None => return Ok(files),
             }
@@ -108,11 +107,11 @@ impl QemuEngine {
     pub(super) async fn base_of_snapshot(&self, id: DiskSnapshotId) -> Result<PathBuf> {
         let _turn = self.making_bases.lock().await;
         let (file, to) = (self.snapshot_file(id), self.bases().join(id.to_string()));
-        if to.join(image::MANIFEST).is_file() {
+        if is_whole(&to) {
             return Ok(to);
         }
-        let gone = || EngineError::Permanent("the snapshot is not there any more".into());
-        let below = note(&self.snapshot_note(id)).filter(|_| file.is_file()).ok_or_else(gone)?;
+        let below = notes::read(&self.snapshot_note(id)).map_err(transient)?;
+        let below = below.filter(|_| file.is_file()).ok_or_else(gone)?;
         let from = self.bases().join(&below);
         let mut manifest = Manifest::load(&from).map_err(qemu_failed)?;
         let drive = Drive { path: file, format: "qcow2", bases: self.chain(&from)?, serial: String::new() };
@@ -122,7 +121,7 @@ impl QemuEngine {
         }
         if drive.bases.len() < LONGEST {
             link(&drive.path, &to.join(DISK))?;
-            std::fs::write(to.join(BELOW), &below).map_err(transient)?;
+            notes::write(&to.join(BELOW), below.as_bytes()).map_err(transient)?;
         } else {
             let (half, whole) = (to.join("half"), to.join(DISK));
             self.require_room(&drive)?;
@@ -167,7 +166,7 @@ impl QemuEngine {
 
     fn write_note(&self, id: DiskId, base: &Path) -> Result<()> {
         let name = base.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        std::fs::write(self.base_note(id), name).map_err(transient)
+        notes::write(&self.base_note(id), name.as_bytes()).map_err(transient)
     }
 }
 
@@ -177,9 +176,61 @@ fn about_to_clone(spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
     Ok((base.join(&manifest.disk), gib(spec.size_gb).max(manifest.virtual_size_bytes)))
 }
 
-/// What a file of one line says; none where there is none.
-fn note(path: &Path) -> Option<String> {
-    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+/// Whether a base is there, which is young from then on.
+fn is_whole(base: &Path) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    // One that is not there is made.
+    let _ = utimensat(CWD, base, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
+    base.join(image::MANIFEST).is_file()
+}
+
+/// Removes bases that no disk of a data folder builds on.
+fn forget(data: &Path, bases: &Path) -> io::Result<()> {
+    let used = used(data, bases)?;
+    for entry in entries(bases)? {
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+        if !used.contains(&*entry.file_name().to_string_lossy()) && age.is_some_and(|age| age > YOUNG) {
+            tracing::info!(base = %entry.file_name().to_string_lossy(), "removing a base that no disk builds on");
+            // Another try comes with the next search.
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// The names of the bases that anything builds on.
+fn used(data: &Path, bases: &Path) -> io::Result<HashSet<String>> {
+    // What was set aside needs what it builds on, to be put back.
+    let days = entries(&data.join(lost::FOLDER))?.into_iter().map(|day| day.path());
+    let mut next = Vec::new();
+    for folder in days.chain([data.to_path_buf()]).flat_map(|at| ["disks", "snapshots"].map(|kind| at.join(kind))) {
+        for entry in entries(&folder)? {
+            if is_note(&entry.file_name().to_string_lossy()) {
+                next.extend(notes::read(&entry.path())?);
+            }
+        }
+    }
+    let mut used = HashSet::new();
+    while let Some(name) = next.pop() {
+        next.extend(notes::read(&bases.join(&name).join(BELOW))?.filter(|below| !used.contains(below)));
+        used.insert(name);
+    }
+    Ok(used)
+}
+
+/// Whether a file names a base: one that was set aside twice has something behind its name.
+fn is_note(name: &str) -> bool {
+    let mut parts = name.split('.').skip(1);
+    parts.next() == Some("base") && parts.next() != Some("tmp")
+}
+
+/// What is in a folder; nothing where there is none.
+fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
+    match std::fs::read_dir(folder) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+        Err(error) => Err(error),
+        Ok(entries) => entries.collect(),
+    }
 }
 
 /// The same file under another name, which may be there already.
@@ -187,5 +238,61 @@ fn link(from: &Path, to: &Path) -> Result<()> {
     match std::fs::hard_link(from, to) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(transient(e)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A data folder whose bases are old, one of them named by nothing.
+    fn data() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for base in ["bases/above", "bases/below", "bases/unused", "bases/kept"] {
+            std::fs::create_dir_all(dir.path().join(base)).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("disks")).unwrap();
+        std::fs::create_dir_all(dir.path().join("lost/2026-03-01/disks")).unwrap();
+        notes::write(&dir.path().join("bases/above").join(BELOW), b"below").unwrap();
+        notes::write(&dir.path().join("disks/one.base"), b"above").unwrap();
+        std::fs::write(dir.path().join("lost/2026-03-01/disks/two.base.again"), "kept").unwrap();
+        let old = Timespec { tv_sec: 1, tv_nsec: 0 };
+        for base in entries(&dir.path().join("bases")).unwrap() {
+            let times = Timestamps { last_access: old, last_modification: old };
+            utimensat(CWD, base.path(), &times, AtFlags::empty()).unwrap();
+        }
+        dir
+    }
+
+    fn left(data: &Path) -> Vec<String> {
+        let entries = entries(&data.join("bases")).unwrap().into_iter();
+        let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_base_goes_that_nothing_names_and_none_that_was_just_looked_at() {
+        let dir = data();
+        forget(dir.path(), &dir.path().join("bases")).unwrap();
+        assert_eq!(left(dir.path()), ["above", "below", "kept"]);
+        let dir = data();
+        assert!(!is_whole(&dir.path().join("bases/unused")));
+        forget(dir.path(), &dir.path().join("bases")).unwrap();
+        assert_eq!(left(dir.path()), ["above", "below", "kept", "unused"]);
+    }
+
+    #[test]
+    fn none_goes_where_a_note_cannot_be_read_or_says_nothing() {
+        for note in ["disks/three.base", "lost/2026-03-01/disks/three.base", "bases/above/below"] {
+            let dir = data();
+            std::fs::write(dir.path().join(note), "").unwrap();
+            assert!(forget(dir.path(), &dir.path().join("bases")).is_err(), "{note}");
+            assert_eq!(left(dir.path()).len(), 4);
+            std::fs::remove_file(dir.path().join(note)).unwrap();
+            std::fs::create_dir(dir.path().join(note)).unwrap();
+            assert!(forget(dir.path(), &dir.path().join("bases")).is_err(), "{note}");
+            assert_eq!(left(dir.path()).len(), 4);
+        }
     }
 }

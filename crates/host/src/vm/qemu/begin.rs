@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::boots::{DISK, MAKING, MEMORY, NOTE, Note, STATE, Wanted, key, note_use, publish};
-use super::{QemuEngine, start};
+use super::{QemuEngine, notes, start};
 use crate::error::{qemu_failed, transient};
 use crate::vm::MachineSpec;
 use crate::{Result, fault};
@@ -35,18 +35,32 @@ impl QemuEngine {
     /// boots. Why it boots, where it might have done otherwise.
     pub(super) async fn begin(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<Option<String>> {
         if !self.settings.captured_boots || spec.rescue.is_some() || !self.is_fresh(spec) {
+            self.grow_as_noted(spec.root_disk).await?;
             return self.boot(spec, machine).await.map(|()| None);
         }
         let base = self.base_of(spec.root_disk)?;
         let reason = match unfit(spec, &machine, &base) {
             Some(reason) => reason.to_owned(),
             None => match self.begin_captured(spec, &machine, &base).await? {
-                None => return Ok(None),
+                None => return self.forget_growth(spec.root_disk).await.map(|()| None),
                 Some(reason) => reason,
             },
         };
         disk::remove(&self.fresh_note(spec.root_disk)).await.map_err(qemu_failed)?;
+        self.grow_as_noted(spec.root_disk).await?;
         self.boot(spec, machine).await.map(|()| Some(reason))
+    }
+
+    /// Has a root disk grow that was left as a captured boot has it, with its image's size.
+    async fn grow_as_noted(&self, id: DiskId) -> Result<()> {
+        let Some(bytes) = notes::read(&self.growth_note(id)).map_err(transient)? else { return Ok(()) };
+        let bytes = bytes.parse().map_err(transient)?;
+        machine::grow_file(&self.any_drive(id)?, bytes).await.map_err(qemu_failed)?;
+        self.forget_growth(id).await
+    }
+
+    async fn forget_growth(&self, id: DiskId) -> Result<()> {
+        disk::remove(&self.growth_note(id)).await.map_err(qemu_failed)
     }
 
     /// Starts a machine with a captured boot; else why that is not so, with its disk as it was.
@@ -69,9 +83,8 @@ impl QemuEngine {
         // What it is, nobody knows; another one is made.
         let _ = tokio::fs::remove_dir_all(&boot).await;
         want();
-        disk::remove(&machine.root.path).await.map_err(qemu_failed)?;
         let image = machine.root.bases.first().map_or(base, PathBuf::as_path);
-        disk::clone_image(image, &machine.root.path, root_bytes).await.map_err(qemu_failed)?;
+        disk::clone_image_anew(image, &machine.root.path, root_bytes).await.map_err(qemu_failed)?;
         Ok(Some("the captured boot of its image and size could not be loaded".into()))
     }
 
@@ -85,6 +98,8 @@ impl QemuEngine {
         note_use(&boot.join(NOTE));
         start::seed_of(spec).write_for_waiting(&machine.seed).map_err(qemu_failed)?;
         disk::remove(&self.fresh_note(spec.root_disk)).await.map_err(qemu_failed)?;
+        // What replaces it has its image's size until QEMU has it.
+        notes::write(&self.growth_note(spec.root_disk), root_bytes.to_string().as_bytes()).map_err(transient)?;
         let (from, to) = (boot.join(DISK), machine.root.path.clone());
         let copied = tokio::task::spawn_blocking(move || replace(&from, &to));
         copied.await.map_err(transient)?.map_err(transient)?;
@@ -114,11 +129,11 @@ impl QemuEngine {
     /// Captures boots that are wanted, one after another, until told to stop.
     pub(super) async fn tend_boots(&self, stop: &CancellationToken) {
         self.end_making().await;
-        if !self.settings.captured_boots {
-            return;
-        }
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             self.boots.forget(&self.settings.host.data.join("bases"));
+            if !self.settings.captured_boots {
+                continue;
+            }
             let has_booted = |id: MachineId| {
                 let dir = self.machine(id);
                 machine::is_ready(&dir, id.0) || machine::find(&dir, id.0).is_none()

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use berth_domain::ids::MachineId;
 use berth_qemu::accel;
+use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Accel};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use serde::{Deserialize, Serialize};
@@ -114,8 +115,10 @@ impl Boots {
 pub(super) fn key(machine: &machine::Spec, base: &Path) -> String {
     let processor = if machine.accel == Accel::Tcg { String::new() } else { accel::processor() };
     let program = std::fs::metadata(&machine.qemu).map(|about| (about.len(), about.modified().ok()));
+    // The same version may have been built twice, on a kernel that differs.
+    let files = Manifest::load(base).map(|manifest| manifest.sha256).unwrap_or_default();
     let about = format!(
-        "{FORMAT} {:?} {processor} {:?} {} {} {:?}",
+        "{FORMAT} {:?} {processor} {:?} {} {} {:?} {files:?}",
         machine.accel,
         program.ok(),
         machine.places,

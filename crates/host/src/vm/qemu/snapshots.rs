@@ -7,11 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use berth_domain::ids::{DiskSnapshotId, MachineId};
+use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive, snapshot};
 use berth_qemu::{disk, host};
 
 use super::disks::in_time;
-use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib};
+use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
 
@@ -43,8 +44,9 @@ impl QemuEngine {
             let drive = self.any_drive(spec.disk)?;
             std::fs::create_dir_all(self.snapshots()).map_err(transient)?;
             if !drive.bases.is_empty() {
-                let base = std::fs::read(self.base_note(spec.disk)).map_err(transient)?;
-                std::fs::write(self.snapshot_note(spec.id), base).map_err(transient)?;
+                let base = self.base_of(spec.disk)?;
+                let name = base.file_name().unwrap_or_default();
+                notes::write(&self.snapshot_note(spec.id), name.as_encoded_bytes()).map_err(transient)?;
             }
             if !half.exists() {
                 self.require_room(&drive)?;
@@ -109,17 +111,25 @@ impl QemuEngine {
         Ok(())
     }
 
-    /// Makes a disk of what a snapshot has.
-    pub(super) async fn make_of_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
-        if self.snapshot_note(id).exists() {
-            return self.clone_root(spec, self.base_of_snapshot(id).await?).await;
-        }
+    /// Makes a root disk of what a snapshot has.
+    pub(super) async fn make_root_of_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
+        let base = self.base_of_snapshot(id).await?;
+        require_size(spec, Manifest::load(&base).map_err(qemu_failed)?.virtual_size_bytes)?;
+        self.clone_root(spec, base).await
+    }
+
+    /// Makes a data disk of what a snapshot has.
+    pub(super) async fn make_data_of_snapshot(&self, spec: &DiskSpec, id: DiskSnapshotId) -> Result<()> {
         let file = self.disk_file(spec.id, false);
         if file.exists() {
             return Ok(());
         }
         let half = self.disks().join(format!("{}.raw.tmp", spec.id));
         let drive = Drive { path: self.snapshot_file(id), format: "qcow2", bases: Vec::new(), serial: String::new() };
+        if !drive.path.exists() {
+            return Err(gone());
+        }
+        require_size(spec, snapshot::size(&drive).map_err(qemu_failed)?)?;
         self.require_room(&drive)?;
         disk::remove(&half).await.map_err(qemu_failed)?;
         snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
@@ -130,8 +140,38 @@ impl QemuEngine {
     }
 }
 
+/// What is told where there is no file of a snapshot.
+pub(super) fn gone() -> EngineError {
+    EngineError::Permanent("the snapshot is not there any more".into())
+}
+
+/// Refuses a disk that is smaller than what it is made of.
+fn require_size(spec: &DiskSpec, bytes: u64) -> Result<()> {
+    if gib(spec.size_gb) >= bytes {
+        return Ok(());
+    }
+    let least = bytes.div_ceil(gib(1));
+    Err(EngineError::Permanent(format!("the snapshot has {least} GiB; create a disk that is at least as large")))
+}
+
 /// Has a file outlive a loss of power.
 async fn sync(path: &Path) -> Result<()> {
     let file = tokio::fs::File::open(path).await.map_err(transient)?;
     file.sync_all().await.map_err(transient)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::ids::DiskId;
+
+    use super::*;
+    use crate::vm::DiskSource;
+
+    #[test]
+    fn a_disk_is_at_least_as_large_as_what_it_is_made_of() {
+        let spec = DiskSpec { id: DiskId(uuid::Uuid::nil()), source: DiskSource::Empty, size_gb: 10 };
+        assert!(require_size(&spec, gib(10)).is_ok());
+        let error = require_size(&spec, gib(10) + 1).unwrap_err();
+        assert!(error.is_final() && error.to_string().contains("11 GiB"), "{error}");
+    }
 }

@@ -3,7 +3,7 @@
 use berth_domain::ids::DiskSnapshotId;
 use berth_domain::vm::disk_snapshot::{CreateDiskSnapshot, Wanted, on_create, on_use};
 use berth_domain::vm::request::NewDisk;
-use berth_domain::vm::{DiskKind, DiskSnapshotStatus};
+use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
@@ -38,7 +38,7 @@ pub async fn create(
         return Ok(replayed);
     }
     let disk = disk(&mut tx, scope, &request).await?;
-    let wanted = Held { disks: 1, disk_gb: disk.extent.made_gb, ..Held::default() };
+    let wanted = Held { disks: 1, disk_gb: disk.extent.wanted_gb, ..Held::default() };
     quota::admit(&mut tx, scope, wanted, now).await?;
     let name = request.name.as_ref().map_or(disk.name.as_str(), |name| name.as_str());
     let snapshot = new_snapshot(&disk, name, now);
@@ -75,7 +75,8 @@ fn new_snapshot(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
         disk: disk.id,
         kind: disk.kind,
         disk_type: disk.disk_type,
-        size_gb: disk.extent.made_gb,
+        // A growth may be under way, of which its row does not know yet.
+        size_gb: disk.extent.wanted_gb,
         bytes: None,
         region_id: disk.region_id.clone(),
         image_id: disk.image_id.clone(),
@@ -139,7 +140,11 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<()> 
         return Ok(());
     }
     if let Some(disk) = store::disk::unmade_of(&mut tx, id).await? {
-        let message = format!("The disk {} is being made of this snapshot. Wait until it is, or delete it.", disk.id);
+        let message = if disk.status == DiskStatus::Failed {
+            format!("The disk {} is made of this snapshot when its VM is started again. Delete the VM first.", disk.id)
+        } else {
+            format!("The disk {} is being made of this snapshot. Wait until it is, or delete it.", disk.id)
+        };
         return Err(Error::new(Code::Conflict, message));
     }
     let row = DiskSnapshotRow {

@@ -285,8 +285,8 @@ async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(),
 }
 
 fn source(disk: &DiskRow) -> Result<DiskSource> {
-    if let Some(snapshot) = disk.snapshot {
-        return Ok(DiskSource::Snapshot(snapshot));
+    if let Some(id) = disk.snapshot {
+        return Ok(DiskSource::Snapshot { id, is_root: disk.kind == DiskKind::Root });
     }
     match (disk.kind, disk.disk_type) {
         (DiskKind::Root, _) => {

@@ -295,10 +295,10 @@ pub async fn of_image(tx: &mut Tx, image: &str) -> Result<i64, DbError> {
     sql("SELECT COUNT(*) FROM disks WHERE image_id = $1 AND deleted_at IS NULL").bind(image).fetch_one(tx).await
 }
 
-/// A disk that is yet to be made of a snapshot.
+/// A disk that is yet to be made of a snapshot, or that its VM tries to make again when it is started.
 pub async fn unmade_of(tx: &mut Tx, snapshot: DiskSnapshotId) -> Result<Option<DiskRow>, DbError> {
-    sql("SELECT * FROM disks WHERE snapshot_id = $1 AND deleted_at IS NULL AND status IN ('pending', 'provisioning') \
-         ORDER BY id LIMIT 1")
+    sql("SELECT * FROM disks WHERE snapshot_id = $1 AND deleted_at IS NULL \
+         AND (status IN ('pending', 'provisioning') OR (status = 'failed' AND vm_id IS NOT NULL)) ORDER BY id LIMIT 1")
     .bind(snapshot)
     .fetch_optional(tx)
     .await
