@@ -24,7 +24,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::error::Result;
+use crate::error::{FieldError, Result};
 use crate::fields::{Fields, Parsed, integer, text};
 use crate::label::Label;
 use crate::words;
@@ -33,8 +33,10 @@ use crate::words;
 pub const MAX_RULES: usize = 100;
 /// Most ports and ranges of ports of a rule.
 pub const MAX_PORTS: usize = 32;
-/// Most addresses of a group: each member of the widest network has two.
-pub const MAX_MEMBERS: usize = 1 << 17;
+/// Most addresses of all groups of a list of rules together, of each rule anew: a hundred rules of 327 VMs, which have two
+/// addresses each. A machine's program has memory for as many, and takes them in time (`berth_egress::program`); a host is
+/// asked for them by one message.
+pub const MAX_MEMBERS: usize = 1 << 16;
 /// What a source begins with that is a group.
 const GROUP: &str = "label:";
 
@@ -160,16 +162,44 @@ impl Rules {
         self.0.iter().any(|rule| matches!(rule.source, Some(Source::Group(_))))
     }
 
-    /// The same rules with the addresses of those who have the labels.
-    #[must_use]
-    pub fn with_groups(&self, members: impl Fn(&Label) -> BTreeSet<IpAddr>) -> Self {
-        let mut rules = self.clone();
+    /// The same rules with the addresses of those who have the labels; `None` where these are more than [`MAX_MEMBERS`]
+    /// together.
+    pub fn with_members(&self, members: impl Fn(&Label) -> BTreeSet<IpAddr>) -> Option<Self> {
+        let (mut rules, mut left) = (self.clone(), MAX_MEMBERS);
         for rule in &mut rules.0 {
             if let Some(Source::Group(group)) = &mut rule.source {
                 group.members = members(&group.label);
+                left = left.checked_sub(group.members.len())?;
             }
         }
-        rules
+        Some(rules)
+    }
+
+    /// The same. Where there are too many, as after labels changed, nothing passes by a group that nobody can be told of: a
+    /// rule that allows one is none, and one that denies one denies everybody.
+    #[must_use]
+    pub fn with_groups(&self, members: impl Fn(&Label) -> BTreeSet<IpAddr>) -> Self {
+        let closed = |rule: &mut Rule| {
+            let is_group = matches!(rule.source, Some(Source::Group(_)));
+            if is_group {
+                rule.source = None;
+            }
+            !is_group || rule.action == Action::Deny
+        };
+        self.with_members(members).unwrap_or_else(|| {
+            let mut rules = self.clone();
+            rules.0.retain_mut(closed);
+            rules
+        })
+    }
+
+    /// How many addresses its groups have together.
+    fn members(&self) -> usize {
+        let of = |rule: &Rule| match &rule.source {
+            Some(Source::Group(group)) => group.members.len(),
+            Some(Source::Range(_)) | None => 0,
+        };
+        self.0.iter().map(of).sum()
     }
 
     /// Whether something may begin.
@@ -310,7 +340,12 @@ impl TryFrom<Value> for Rules {
 
     fn try_from(value: Value) -> Result<Self> {
         let body = Value::from_iter([("rules", value)]);
-        read(&body, Rule::read_told)
+        let rules = read(&body, Rule::read_told)?;
+        if rules.members() > MAX_MEMBERS {
+            let message = format!("have groups of more than {MAX_MEMBERS} addresses together");
+            return Err(crate::Error::invalid(vec![FieldError { field: "rules".into(), message }]));
+        }
+        Ok(rules)
     }
 }
 

@@ -164,3 +164,26 @@ fn a_group_is_nobody_outside_its_networks() {
         assert_eq!(rules.allow(&beginning), allowed, "{from} {within}");
     }
 }
+
+#[test]
+fn groups_have_so_many_addresses_together() {
+    let group =
+        |label: &str, action: &str| json!({"direction": "in", "protocol": "tcp", "source": label, "action": action});
+    let rules =
+        set(&json!([group("label:a=a", "allow"), group("label:b=b", "deny"), group("10.0.0.0/8", "allow")])).unwrap();
+    let of =
+        |count: usize| (0..u32::try_from(count).unwrap()).map(|number| IpAddr::from(number.to_be_bytes())).collect();
+    let half = MAX_MEMBERS / 2;
+    let most = |label: &Label| if label.key() == "a" { of(half + 1) } else { of(half - 1) };
+    let told = rules.with_members(most).unwrap();
+    assert_eq!(rules.with_groups(most), told);
+    assert_eq!(Rules::try_from(serde_json::to_value(&told).unwrap()).unwrap(), told);
+    // One more: what cannot be told passes nowhere.
+    let more = |label: &Label| if label.key() == "a" { of(half + 1) } else { of(half) };
+    assert_eq!(rules.with_members(more), None);
+    let closed = json!([{"direction": "in", "protocol": "tcp", "action": "deny"}, group("10.0.0.0/8", "allow")]);
+    assert_eq!(serde_json::to_value(rules.with_groups(more)).unwrap(), closed);
+    let mut wire = serde_json::to_value(&told).unwrap();
+    wire[1]["members"].as_array_mut().unwrap().push(json!("fd00::1"));
+    assert!(Rules::try_from(wire).unwrap_err().message.contains("together"));
+}

@@ -50,8 +50,11 @@ impl Channel {
     /// The next line; none where the other side ended. Who speaks waits for its answer, so whatever came until the end
     /// of a line belongs to it.
     pub(super) async fn receive(&mut self) -> io::Result<Option<Message>> {
+        // What was looked at has no end in it: a long line comes in many parts.
+        let mut looked_at = 0;
         loop {
-            if let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
+            let fresh = self.bytes.iter().skip(looked_at).position(|byte| *byte == b'\n');
+            if let Some(end) = fresh.map(|end| looked_at + end) {
                 let rest = self.bytes.split_off(end + 1);
                 let mut line = std::mem::replace(&mut self.bytes, rest);
                 line.truncate(end);
@@ -60,6 +63,7 @@ impl Channel {
             if self.bytes.len() >= self.longest || self.descriptors.len() > MOST_DESCRIPTORS {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
             }
+            looked_at = self.bytes.len();
             if self.read().await? == 0 {
                 return if self.bytes.is_empty() { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
             }

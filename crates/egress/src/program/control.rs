@@ -44,9 +44,13 @@ impl Control {
     ///
     /// # Errors
     /// The program does not answer in time; [`io::ErrorKind::Unsupported`] where it is one of an earlier Berth, which
-    /// knows of no rules.
+    /// knows of no rules, or refuses such as speak of groups, which one of a less early Berth does not know.
     pub async fn set_firewall(&mut self, rules: Rules) -> io::Result<()> {
-        self.conversation.done_if_known(Ask::SetFirewall { rules }, &[]).await
+        let (has_groups, ask) = (rules.has_groups(), Ask::SetFirewall { rules });
+        if has_groups {
+            return self.conversation.done_if_read(ask, &[]).await;
+        }
+        self.conversation.done_if_known(ask, &[]).await
     }
 
     /// Sets which ports lead into the guest: those of `kept`, which do so already, and the sockets of `new`. Others are
@@ -87,5 +91,47 @@ impl Control {
     /// As of [`Self::join`].
     pub async fn leave(&mut self, network: NetworkId) -> io::Result<()> {
         self.conversation.done(Ask::Leave { network }, &[]).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+    use super::*;
+
+    /// What becomes of telling rules to a program that answers so.
+    async fn told(rules: serde_json::Value, reason: &str) -> io::Error {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut answer = json!({"answer": "refused", "reason": reason}).to_string().into_bytes();
+        answer.push(b'\n');
+        let program = async {
+            let mut far = BufReader::new(far);
+            far.read_line(&mut String::new()).await.unwrap();
+            far.write_all(&answer).await.unwrap();
+        };
+        let mut control = Control::over(near);
+        let rules = serde_json::from_value(rules).unwrap();
+        tokio::join!(control.set_firewall(rules), program).0.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_program_that_knows_no_rules_or_no_groups_is_told_from_one_that_refuses() {
+        const NO_RULES: &str = "unknown variant `set_firewall`, expected one of `status`, `set_rules`";
+        const NO_GROUPS: &str =
+            "invalid_request: rules[0].source must be an address or a range such as 10.20.0.0/24 or 2001:db8::/32";
+        let plain = || json!([{"direction": "in", "protocol": "any", "action": "deny"}]);
+        let groups = || json!([{"direction": "in", "protocol": "any", "source": "label:role=web", "members": ["10.128.0.2"], "action": "deny"}]);
+        for (rules, reason, kind) in [
+            (plain(), NO_RULES, io::ErrorKind::Unsupported),
+            (groups(), NO_RULES, io::ErrorKind::Unsupported),
+            (groups(), NO_GROUPS, io::ErrorKind::Unsupported),
+            (plain(), "it speaks version 2, not 1", io::ErrorKind::InvalidInput),
+        ] {
+            let error = told(rules, reason).await;
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+        assert!(told(groups(), NO_GROUPS).await.to_string().contains("10.20.0.0/24"), "it says why");
     }
 }

@@ -106,6 +106,20 @@ impl<L: Language> Conversation<L> {
         }
     }
 
+    /// The same of something that programs of an earlier Berth do not know, or of which they do not know a part: that a
+    /// refusal is for that is told from no other by what it says.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] where it refuses.
+    pub(super) async fn done_if_read(&mut self, ask: L::Ask, beside: &[&OwnedFd]) -> io::Result<()> {
+        match self.ask(ask, beside).await? {
+            refusal @ Answer::Refused { .. } => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, unexpected::<L>(&refusal)))
+            }
+            answer => done::<L>(&answer),
+        }
+    }
+
     /// Asks, and waits for the answer.
     async fn ask(&mut self, ask: L::Ask, beside: &[&OwnedFd]) -> io::Result<Answer<L::Status>> {
         let line = serde_json::to_vec(&Request { version: L::VERSION, ask })?;

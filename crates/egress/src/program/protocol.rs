@@ -17,7 +17,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use berth_domain::firewall::Rules;
+use berth_domain::firewall::{MAX_MEMBERS, MAX_RULES, Rules};
 use berth_domain::ids::NetworkId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -27,8 +27,10 @@ use super::conversation::Language;
 
 /// The version of these messages.
 pub const VERSION: u32 = 1;
-/// Bytes of the longest line: a hundred firewall rules of groups of 3,000 machines each, with two addresses of 25 bytes.
+/// Bytes of the longest line: firewall rules of as many addresses as they may have, of 42 bytes each, and of 1,024 bytes
+/// beside those.
 const LONGEST: usize = 16 << 20;
+const _: () = assert!(MAX_MEMBERS * 42 + MAX_RULES * 1024 < LONGEST);
 
 /// The language of a machine's program.
 #[derive(Debug)]

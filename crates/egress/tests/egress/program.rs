@@ -1,12 +1,14 @@
 //! The program beside a machine, as a process; the test is its service, and plays the guest.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
+use berth_domain::firewall::{MAX_MEMBERS, Rules};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_egress::program::process;
 use berth_egress::program::{Port, Protocol, VERSION};
@@ -215,6 +217,23 @@ fn it_takes_little_memory() {
     let private = text.lines().filter(|line| line.starts_with("Anonymous:") || line.starts_with("Private_Hugetlb"));
     let kilobytes: u64 = private.map(|line| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()).sum();
     assert!(kilobytes * 1024 <= IDLE_BYTES, "{kilobytes} KiB\n{text}");
+}
+
+#[test]
+fn it_has_memory_for_rules_of_as_many_addresses_as_they_may_have() {
+    let (mut beside, mut guest) = Beside::linked(&NetworkPolicy::default());
+    let rule = |label: &str| json!({"direction": "in", "protocol": "any", "source": label, "action": "deny"});
+    let rules: Vec<_> = (0..4).map(|number| rule(&format!("label:group={number}"))).collect();
+    let rules: Rules = serde_json::from_value(rules.into()).unwrap();
+    // As long as addresses are written.
+    let first = u128::from_be_bytes([0xfd; 16]);
+    let members = (0..MAX_MEMBERS as u128 / 4).map(|number| IpAddr::from((first + number).to_be_bytes())).collect();
+    let rules = rules.with_members(|_| BTreeSet::clone(&members)).unwrap();
+    // What was told before is there until it is replaced.
+    for _ in 0..3 {
+        beside.control(async |control| control.set_firewall(rules.clone()).await).unwrap();
+    }
+    guest.assert_alive();
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use berth_domain::firewall::{MAX_MEMBERS, MAX_RULES};
 use berth_domain::host::{Ask, EngineError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,6 +11,8 @@ use serde_json::Value;
 pub const VERSION: u32 = 4;
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;
+// The largest that a machine's start asks for: firewall rules, of 42 bytes an address and of 1,024 beside those.
+const _: () = assert!(MAX_MEMBERS * 42 + MAX_RULES * 1024 < QUESTION as usize);
 /// Most bytes of an answer: a MiB of a console, each byte of which is a number, fits three times.
 pub const ANSWER: u32 = 16 << 20;
 /// Most bytes that follow an answer: a picture of a screen.

@@ -1,9 +1,13 @@
 //! Firewall rules on the wire: those of a network and those of a VM look alike. The domain parses them; see
 //! [`berth_domain::firewall`].
 
-use berth_domain::firewall::Rules;
+use berth_domain::error::FieldError;
+use berth_domain::firewall::{MAX_MEMBERS, Rules};
+use berth_domain::{Error, Result};
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::db::network::{self, LabelledRow};
 
 /// Firewall rules, in the order in which they apply.
 #[derive(Debug, Serialize, ToSchema)]
@@ -18,6 +22,18 @@ impl From<&Rules> for RulesView {
     fn from(rules: &Rules) -> Self {
         Self { rules: rules.clone() }
     }
+}
+
+/// Refuses rules of groups that have too many addresses by now to be told to whoever applies them.
+pub fn require_few(rules: &Rules, labelled: &[LabelledRow]) -> Result<()> {
+    if rules.with_members(|label| network::group(labelled, label)).is_some() {
+        return Ok(());
+    }
+    let message = format!(
+        "have groups of more than {MAX_MEMBERS} addresses together, those of a group counted in each rule that names it: put \
+         the ports of one group into one rule, or name a range of addresses as source"
+    );
+    Err(Error::invalid(vec![FieldError { field: "rules".into(), message }]))
 }
 
 /// Firewall rules to be set: these and no others.
@@ -100,3 +116,29 @@ pub(crate) struct FirewallPort(u16);
 #[schema(pattern = "^[0-9]{1,5}(-[0-9]{1,5})?$")]
 #[expect(dead_code, reason = "describes a word of the wire")]
 pub(crate) struct FirewallRange(String);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use berth_domain::firewall::SetRules;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rules_of_more_than_can_be_told_are_refused_where_they_are_set() {
+        let rule = json!({"direction": "in", "protocol": "tcp", "source": "label:role=web", "action": "allow"});
+        let rules = SetRules::try_from(&json!({ "rules": vec![rule; 100] })).unwrap().rules;
+        let vm = |number: usize| {
+            let labels = BTreeMap::from([("role".to_owned(), "web".to_owned())]);
+            let place = u32::from_be_bytes([10, 128, 0, 0]) + u32::try_from(number).unwrap();
+            LabelledRow::new(labels, ("10.128.0.0/16".parse().unwrap(), "fd00:20::/64".parse().ok()), place.into())
+        };
+        let vms: Vec<_> = (2..330).map(vm).collect();
+        assert!(require_few(&rules, &vms[1..]).is_ok(), "327 of two addresses in a hundred rules");
+        let refused = require_few(&rules, &vms).unwrap_err();
+        assert_eq!(refused.details[0].field, "rules");
+        assert!(refused.message.contains("65536 addresses"), "{}", refused.message);
+    }
+}

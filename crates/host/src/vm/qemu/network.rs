@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use berth_domain::firewall::Rules;
 use berth_domain::ids::MachineId;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::vm::inbound::SSH;
@@ -44,6 +45,8 @@ pub(super) struct Programs {
     switches: Arc<Switches>,
     begun: Mutex<HashMap<MachineId, Instant>>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
+    /// The machines whose program was replaced because it did not know what rules say.
+    outdated: Mutex<HashSet<MachineId>>,
 }
 
 /// Ports of a machine, bound.
@@ -62,8 +65,8 @@ impl Programs {
         events: broadcast::Sender<MachineId>,
         switches: Arc<Switches>,
     ) -> Self {
-        let (begun, watched) = (Mutex::default(), Arc::default());
-        Self { folder, machines, executable: Executable::installed(), events, switches, begun, watched }
+        let (begun, watched, outdated) = (Mutex::default(), Arc::default(), Mutex::default());
+        Self { folder, machines, executable: Executable::installed(), events, switches, begun, watched, outdated }
     }
 
     /// Whether the network of a running machine is carried by anybody.
@@ -150,24 +153,25 @@ impl Programs {
         let (kept, missing): (Vec<_>, Vec<_>) = wanted.iter().partition(is_open);
         // Rules hold, whatever becomes of ports.
         control.set_rules(&rules()).await.map_err(transient)?;
-        self.set_firewall(&mut control, spec).await?;
+        self.set_firewall(&mut control, spec.id, &spec.rules).await?;
         let bound = bind(&missing)?;
         let kept: Vec<_> = kept.into_iter().map(port_of).collect();
         control.set_forwards(&kept, &bound.sockets).await.map_err(transient)?;
         Ok(bound.taken)
     }
 
-    /// Tells a program the machine's firewall rules. One of an earlier Berth, which knows of none, is ended where there
-    /// are some, so that there is another one with the next try.
-    async fn set_firewall(&self, control: &mut Control, spec: &MachineSpec) -> Result<()> {
-        match control.set_firewall(spec.rules.clone()).await {
-            Err(error) if error.kind() != ErrorKind::Unsupported => Err(transient(error)),
-            Err(_) if !spec.rules.is_empty() => {
-                tracing::warn!(vm = %spec.id, "the program of a machine's network knows no rules and is replaced");
-                self.end_program(spec.id).await?;
+    /// Tells a program the machine's firewall rules. One of an earlier Berth, which knows of none or of no groups, is
+    /// ended where there are such, so that there is another one with the next try. Once for each machine, since what is
+    /// started may refuse as well.
+    async fn set_firewall(&self, control: &mut Control, id: MachineId, rules: &Rules) -> Result<()> {
+        match control.set_firewall(rules.clone()).await {
+            Err(error) if error.kind() == ErrorKind::Unsupported && rules.is_empty() => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Unsupported && lock(&self.outdated).insert(id) => {
+                tracing::warn!(vm = %id, %error, "the program of a machine's network does not know its rules and is replaced");
+                self.end_program(id).await?;
                 Err(transient("the network of the machine is carried by another program; another try follows"))
             }
-            _ => Ok(()),
+            told => told.map_err(transient),
         }
     }
 
@@ -209,6 +213,7 @@ impl Programs {
     /// Ends the program of a machine that ended, so that its ports are free. Fine where there is none.
     pub async fn end(&self, id: MachineId) -> Result<()> {
         lock(&self.begun).remove(&id);
+        lock(&self.outdated).remove(&id);
         self.end_program(id).await
     }
 
@@ -275,4 +280,70 @@ fn without_ssh(taken: Vec<ExposedPort>) -> Result<Vec<ExposedPort>> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_process::Note;
+    use serde_json::json;
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+    use tokio::net::UnixListener;
+    use tokio::process::{Child, Command};
+
+    use super::*;
+    use crate::HostSettings;
+
+    /// Answers as a program that was started before rules spoke of groups.
+    async fn old_program(listener: UnixListener) {
+        const ANSWER: &str = r#"{"answer":"refused","reason":"invalid_request: rules[0].source must be an address"}"#;
+        while let Ok((stream, _)) = listener.accept().await {
+            let mut stream = BufReader::new(stream);
+            while stream.read_line(&mut String::new()).await.is_ok_and(|length| length > 0) {
+                stream.write_all(format!("{ANSWER}\n").as_bytes()).await.unwrap();
+            }
+        }
+    }
+
+    fn noted(dir: &std::path::Path) -> Child {
+        let child = Command::new("sleep").arg("600").kill_on_drop(true).spawn().unwrap();
+        let pid = i32::try_from(child.id().unwrap()).unwrap();
+        Note::of(pid, dir).unwrap().write(&dir.join("egress.json")).unwrap();
+        child
+    }
+
+    #[tokio::test]
+    async fn a_program_that_knows_no_groups_is_replaced_once() {
+        let data = tempfile::tempdir().unwrap();
+        let settings = HostSettings {
+            data: data.path().into(),
+            qemu: None,
+            acceleration: berth_qemu::accel::Request::Tcg,
+            machines: Machines::default(),
+            memory_reserve_mb: 0,
+        };
+        let folder = data.path().join("machines");
+        let programs = Programs::new(folder, settings.machines, broadcast::channel(1).0, Switches::open(&settings));
+        let id: MachineId = "01939f2e-7c00-7abc-8def-0123456789ab".parse().unwrap();
+        let dir = programs.dir(id);
+        std::fs::create_dir_all(&dir).unwrap();
+        let old = tokio::spawn(old_program(UnixListener::bind(dir.join("egress.sock")).unwrap()));
+        let rules = json!([{"direction": "in", "protocol": "any", "source": "label:role=web", "action": "deny"}]);
+        let rules: Rules = serde_json::from_value(rules).unwrap();
+        let told = async || programs.set_firewall(&mut process::connect(&dir).await.unwrap(), id, &rules).await;
+
+        let mut first = noted(&dir);
+        assert!(told().await.unwrap_err().to_string().contains("another try follows"));
+        assert!(!first.wait().await.unwrap().success(), "it was ended");
+        // What took its place is as old: it carries the machine's network all the same.
+        let mut second = noted(&dir);
+        assert!(told().await.unwrap_err().to_string().contains("must be an address"));
+        assert!(second.try_wait().unwrap().is_none());
+        // The machine was started anew.
+        programs.end(id).await.unwrap();
+        assert!(!second.wait().await.unwrap().success());
+        let mut third = noted(&dir);
+        assert!(told().await.unwrap_err().to_string().contains("another try follows"));
+        assert!(!third.wait().await.unwrap().success());
+        old.abort();
+    }
 }

@@ -9,6 +9,7 @@ use super::network::not_found;
 use crate::db::audit::Audit;
 use crate::db::{Signal, event, network};
 use crate::http::auth::Scope;
+use crate::services::firewall::require_few;
 use crate::services::network::{Networks, store};
 
 /// The rules of a network.
@@ -25,6 +26,10 @@ pub async fn set(networks: &Networks, scope: &Scope, id: NetworkId, request: Set
     let mut row = before.clone();
     if row.rules == request.rules {
         return Ok(row.rules);
+    }
+    if request.rules.has_groups() {
+        let members = store::network::members(&mut tx, id).await?;
+        require_few(&request.rules, &store::network::labelled(&row, &members))?;
     }
     (row.rules, row.updated_at, row.work_at) = (request.rules, now, Some(now));
     row.revision += 1;

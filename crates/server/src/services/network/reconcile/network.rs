@@ -7,7 +7,6 @@ use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 
 use super::{StepError, fault};
-use crate::db::network::LabelledRow;
 use crate::db::{Tx, network};
 use crate::services::network::store::network::{MemberRow, NetworkRow};
 use crate::services::network::{Networks, store};
@@ -128,11 +127,7 @@ async fn still(tx: &mut Tx, seen: &NetworkRow) -> Result<Option<NetworkRow>, Ste
 /// A network as the host is told of it. A member is found by its name and by its id; a name that could be another one's
 /// id is none.
 fn spec(row: &NetworkRow, members: Vec<MemberRow>) -> NetworkSpec {
-    let of = |member: &MemberRow| {
-        let labels = member.labels.clone()?;
-        Some(LabelledRow::new(labels, (row.cidr, row.cidr6), member.address))
-    };
-    let labelled: Vec<_> = if row.rules.has_groups() { members.iter().filter_map(of).collect() } else { Vec::new() };
+    let labelled = if row.rules.has_groups() { store::network::labelled(row, &members) } else { Vec::new() };
     let member = |member: MemberRow| Member {
         machine: member.machine,
         address: member.address,

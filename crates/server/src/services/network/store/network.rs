@@ -13,7 +13,7 @@ use uuid::Uuid;
 use super::Tenant;
 use crate::columns;
 use crate::db::listing::{Listed, Listing};
-use crate::db::network::TABLE;
+use crate::db::network::{LabelledRow, TABLE};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
@@ -175,6 +175,15 @@ pub async fn members(on: impl On, network: NetworkId) -> Result<Vec<MemberRow>, 
     let mut members: Vec<MemberRow> = members.bind(network).fetch_all(on).await?;
     members.sort_by_key(|member| member.address);
     Ok(members)
+}
+
+/// The VMs among the members of a network.
+pub fn labelled(network: &NetworkRow, members: &[MemberRow]) -> Vec<LabelledRow> {
+    let of = |member: &MemberRow| {
+        let labels = member.labels.clone()?;
+        Some(LabelledRow::new(labels, (network.cidr, network.cidr6), member.address))
+    };
+    members.iter().filter_map(of).collect()
 }
 
 /// Networks that want work, organizations in turn, and when the next one does.

@@ -8,8 +8,9 @@ use serde_json::json;
 
 use super::vm_not_found;
 use crate::db::audit::Audit;
-use crate::db::{Signal, event};
+use crate::db::{Signal, event, network};
 use crate::http::auth::Scope;
+use crate::services::firewall::require_few;
 use crate::services::vm::{Vms, store};
 
 /// The rules of a VM.
@@ -29,6 +30,9 @@ pub async fn set(vms: &Vms, scope: &Scope, id: VmId, request: SetRules) -> Resul
     let mut vm = before.clone();
     if vm.rules == request.rules {
         return Ok(vm.rules);
+    }
+    if request.rules.has_groups() {
+        require_few(&request.rules, &network::labelled(&mut tx, vm.machine.owner).await?)?;
     }
     (vm.rules, vm.updated_at, vm.work_at) = (request.rules, now, Some(now));
     store::vm::update(&mut tx, &before, &vm).await?;
