@@ -625,8 +625,8 @@ async fn a_deletion_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_of_ports_goes_on() {
-    let (mut service, id) = with_machine().await;
     for point in PORTS {
+        let (mut service, id) = with_machine().await;
         let path = format!("/vms/{id}");
         let caller = killed_at(&mut service, point, async |caller| {
             let ports = json!({"exposed_ports": [{"port": 8080, "protocol": "tcp"}]});
@@ -638,10 +638,8 @@ async fn a_change_of_ports_goes_on() {
         eventually("the open port", 20, reach);
         caller.ask(Method::PATCH, &path, json!({"exposed_ports": []}), 200).await;
         eventually("the shut port", 20, || reach().is_none().then_some(()));
-        service.kill();
+        leaves_nothing(&service, &caller, &id).await;
     }
-    service.start();
-    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
