@@ -372,9 +372,9 @@ async fn a_vm_is_rescued_and_shows_how_that_ends() {
     assert_eq!((&shown["status"], &shown["rescue"]), (&json!("running"), &json!(true)));
     let shown = out(&berth(&here, &["vm", "show", "web"]).await);
     assert!(shown.contains("yes; restart leaves it") && shown.contains("log in as root"), "{shown}");
-    // A rescue system has another host key each time.
+    // A rescue system has another host key each time, and settings stay.
     let settings = out(&berth(&here, &["vm", "ssh-config"]).await);
-    assert!(settings.contains("UserKnownHostsFile \"/dev/null\""), "{settings}");
+    assert!(settings.contains("is in rescue: berth vm ssh ") && !settings.contains("\nHost "), "{settings}");
     let suspended = berth(&here, &["vm", "suspend", "web"]).await;
     assert!(!suspended.status.success() && err(&suspended).contains("Restart it first"), "{suspended:?}");
     assert!(berth(&here, &["vm", "restart", "web", "--wait"]).await.status.success());
