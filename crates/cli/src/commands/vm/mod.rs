@@ -89,9 +89,10 @@ pub enum VmCommand {
     /// Connect to a VM's serial console; Ctrl-] leaves
     Console(console::ConsoleArgs),
     /// Save a picture of a VM's screen, or open the screen to a VNC viewer on this computer
-    ///
-    /// The platform's own images, micro and debian-12, show their firmware there and nothing else: they speak on their serial
-    /// console alone, which berth vm console reaches.
+    #[command(
+        after_help = "The platform's own images, micro and debian-12, show nothing there but their firmware: they speak on their serial \
+                      console alone. Type: berth vm console"
+    )]
     Screen(screen::ScreenArgs),
     /// Wait until a VM has a status
     Wait {
