@@ -5,6 +5,7 @@
 //! that a machine can show.
 
 mod body;
+mod chance;
 pub mod commands;
 mod engine;
 mod generations;
@@ -18,6 +19,7 @@ mod snapshots;
 pub mod upstream;
 
 pub use body::{key, vm};
+pub use chance::Chance;
 pub use engine::SimulatedEngine;
 pub use networks::SimulatedNetworks;
 pub use platform::{Answer, Caller, Platform, code_in, fresh_database, token_in};

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::time::{Duration, Instant};
 
-use berth_testkit::{Caller, Service, eventually, vm};
+use berth_testkit::{Caller, Chance, Service, eventually, vm};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ fn setting(name: &str) -> Option<u64> {
 struct Walk {
     service: Service,
     caller: Caller,
-    seed: u64,
+    chance: Chance,
     most: usize,
     network: String,
     /// How often the service was killed.
@@ -86,20 +86,11 @@ impl Walk {
         service.start();
         let caller = service.admin().await;
         let network = caller.post("/networks", json!({"name": "lan"})).await.id();
-        Self { service, caller, seed, most, network, kills: 0 }
-    }
-
-    /// A number below another one (splitmix64).
-    fn below(&mut self, end: usize) -> usize {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % end as u64).expect("a small number")
+        Self { service, caller, chance: Chance::new(seed), most, network, kills: 0 }
     }
 
     fn one_of(&mut self, all: &[Value]) -> Option<String> {
-        (!all.is_empty()).then(|| text(&all[self.below(all.len())], "id").to_owned())
+        (!all.is_empty()).then(|| text(&all[self.chance.below(all.len())], "id").to_owned())
     }
 
     /// Asks for something that may not be legal at the moment. What a VM's owner can ask for never fails otherwise.
@@ -118,26 +109,26 @@ impl Walk {
     /// One operation; what it was.
     async fn step(&mut self) -> String {
         let (vms, disks) = (list(&self.caller, "/vms").await, list(&self.caller, "/disks").await);
-        let Some(id) = self.one_of(&vms).filter(|_| vms.len() == self.most || self.below(4) > 0) else {
+        let Some(id) = self.one_of(&vms).filter(|_| vms.len() == self.most || self.chance.below(4) > 0) else {
             return self.create(vms.len()).await;
         };
-        let number = self.below(18);
+        let number = self.chance.below(18);
         let verbs = ["start", "stop", "restart", "suspend", "resume", "suspend", "resume", "start"];
         if let Some(verb) = verbs.get(number) {
             return self.ask(Method::POST, &format!("/vms/{id}/{verb}"), Value::Null).await;
         }
         match number {
             8 => {
-                let size = ["tiny", "small"][self.below(2)];
+                let size = ["tiny", "small"][self.chance.below(2)];
                 self.ask(Method::POST, &format!("/vms/{id}/resize"), json!({"vm_config_id": size})).await
             }
             9 => {
-                let source = ["192.0.2.0/24", "127.0.0.0/8"][self.below(2)];
+                let source = ["192.0.2.0/24", "127.0.0.0/8"][self.chance.below(2)];
                 let rule = json!({"direction": "in", "protocol": "tcp", "source": source, "action": "allow"});
                 self.ask(Method::PUT, &format!("/vms/{id}/rules"), json!({"rules": [rule]})).await
             }
             10 | 11 => {
-                let port = 8000 + self.below(3);
+                let port = 8000 + self.chance.below(3);
                 let body = json!({"exposed_ports": [{"port": port, "protocol": "tcp"}]});
                 self.ask(Method::PATCH, &format!("/vms/{id}"), body).await
             }
@@ -148,12 +139,13 @@ impl Walk {
 
     async fn of_disks(&mut self, vm: &str, vms: &[Value], disks: &[Value]) -> String {
         let free = disks.iter().filter(|disk| disk["vm_id"].is_null()).count();
-        let Some(disk) = self.one_of(disks).filter(|_| free > 0 && (free > FREE_DISKS || self.below(3) > 0)) else {
+        let Some(disk) = self.one_of(disks).filter(|_| free > 0 && (free > FREE_DISKS || self.chance.below(3) > 0))
+        else {
             let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
             return self.ask(Method::POST, "/disks", body).await;
         };
         let body = json!({"vm_id": vm});
-        match self.below(5) {
+        match self.chance.below(5) {
             0 => {
                 let root = vms.iter().find(|it| it["id"] == vm).map(|it| &it["root_disk"]).expect("a root disk");
                 let size = json!({"size_gb": root["size_gb"].as_u64().expect("a size") + 1});
@@ -168,11 +160,11 @@ impl Walk {
     async fn create(&mut self, number: usize) -> String {
         let mut body = vm(&format!("vm-{number}"));
         body["delete_root_disk"] = json!(true);
-        body["restart_policy"] = json!(["never", "on-failure"][self.below(2)]);
-        if self.below(2) == 0 {
+        body["restart_policy"] = json!(["never", "on-failure"][self.chance.below(2)]);
+        if self.chance.below(2) == 0 {
             body["network_ids"] = json!([self.network]);
         }
-        if self.below(3) == 0 {
+        if self.chance.below(3) == 0 {
             body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
         }
         self.ask(Method::POST, "/vms", body).await
@@ -291,7 +283,7 @@ async fn the_host_has_what_the_rows_say_after_random_operations() {
         let done = walk.step().await;
         println!("{operations} at {} s: {done}", began.elapsed().as_secs());
         operations += 1;
-        if walk.below(7) == 0 {
+        if walk.chance.below(7) == 0 {
             walk.kill().await;
         }
         walk.until_under_way(UNDER_WAY).await;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use berth_testkit::{Caller, Service};
+use berth_testkit::{Caller, Chance, Service};
 use serde_json::{Value, json};
 
 use crate::harness::{
@@ -44,23 +44,14 @@ struct Snapshot {
 struct Walk {
     service: Service,
     caller: Caller,
-    seed: u64,
+    chance: Chance,
     sandboxes: Vec<Sandbox>,
     snapshots: Vec<Snapshot>,
 }
 
 impl Walk {
-    /// A number below another one (splitmix64).
-    fn below(&mut self, end: usize) -> usize {
-        self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % end as u64).expect("a small number")
-    }
-
-    fn chance(&mut self) -> bool {
-        self.below(2) == 0
+    fn either(&mut self) -> bool {
+        self.chance.below(2) == 0
     }
 
     /// One operation on one of the sandboxes; what it was.
@@ -68,9 +59,9 @@ impl Walk {
         if self.sandboxes.is_empty() {
             return self.create(None).await;
         }
-        let at = self.below(self.sandboxes.len());
+        let at = self.chance.below(self.sandboxes.len());
         let (paused, room) = (self.sandboxes[at].paused, self.sandboxes.len() < MOST);
-        match self.below(16) {
+        match self.chance.below(16) {
             0..=3 if !paused => self.write(at).await,
             4..=6 if !paused => self.pause(at).await,
             0..=6 => self.resume(at).await,
@@ -78,7 +69,7 @@ impl Walk {
             9..=10 if room => self.fork(at).await,
             11..=12 if !self.snapshots.is_empty() => self.restore(at).await,
             13 if room && !self.snapshots.is_empty() => {
-                let of = self.below(self.snapshots.len());
+                let of = self.chance.below(self.snapshots.len());
                 self.create(Some(of)).await
             }
             14 if !self.snapshots.is_empty() => self.forget().await,
@@ -101,9 +92,9 @@ impl Walk {
 
     /// Files by the API and by a program that syncs nothing.
     async fn write(&mut self, at: usize) -> String {
-        for _ in 0..=self.below(3) {
-            let name = format!("{}/{}", self.below(3), self.below(8));
-            let content = format!("{} ", self.below(1 << 30)).repeat(self.below(20_000)).into_bytes();
+        for _ in 0..=self.chance.below(3) {
+            let name = format!("{}/{}", self.chance.below(3), self.chance.below(8));
+            let content = format!("{} ", self.chance.below(1 << 30)).repeat(self.chance.below(20_000)).into_bytes();
             let Sandbox { id, state, .. } = &mut self.sandboxes[at];
             if content.len() % 3 == 0 && state.files.remove(&name).is_some() {
                 let body = json!({"path": format!("tree/{name}")});
@@ -130,7 +121,7 @@ impl Walk {
     }
 
     async fn pause(&mut self, at: usize) -> String {
-        let kept = self.chance();
+        let kept = self.either();
         let sandbox = &mut self.sandboxes[at];
         act(&self.caller, &sandbox.id, "pause", json!({"include_memory": kept})).await;
         let paused = self.caller.sandbox_reaches(&sandbox.id, "Paused").await;
@@ -149,7 +140,7 @@ impl Walk {
 
     /// Whether a memory is to come along; what is paused without has none.
     fn with_memory(&mut self, at: usize) -> bool {
-        self.chance() && (!self.sandboxes[at].paused || self.sandboxes[at].kept)
+        self.either() && (!self.sandboxes[at].paused || self.sandboxes[at].kept)
     }
 
     async fn snapshot(&mut self, at: usize) -> String {
@@ -164,7 +155,7 @@ impl Walk {
     }
 
     async fn fork(&mut self, at: usize) -> String {
-        let (memory, count) = (self.with_memory(at), 1 + self.below(2.min(MOST - self.sandboxes.len())));
+        let (memory, count) = (self.with_memory(at), 1 + self.chance.below(2.min(MOST - self.sandboxes.len())));
         let body = json!({"count": count, "include_memory": memory});
         for id in fork(&self.caller, &self.sandboxes[at].id, body).await {
             let state = copied(&self.sandboxes[at].state, memory);
@@ -176,7 +167,7 @@ impl Walk {
     }
 
     async fn restore(&mut self, at: usize) -> String {
-        let of = self.below(self.snapshots.len());
+        let of = self.chance.below(self.snapshots.len());
         act(&self.caller, &self.sandboxes[at].id, "restore", json!({"snapshot_id": self.snapshots[of].id})).await;
         self.sandboxes[at].state = self.snapshots[of].state.clone();
         self.sandboxes[at].paused = false;
@@ -185,7 +176,7 @@ impl Walk {
     }
 
     async fn forget(&mut self) -> String {
-        let at = self.below(self.snapshots.len());
+        let at = self.chance.below(self.snapshots.len());
         let path = format!("/snapshots/{}", self.snapshots.remove(at).id);
         assert_eq!(self.caller.delete(&path).await.status, 202);
         gone(&self.caller, &path).await;
@@ -226,7 +217,7 @@ async fn files_are_what_they_should_be_over_random_operations() {
     let operations = number("BERTH_TEST_OPERATIONS").unwrap_or(OPERATIONS);
     println!("BERTH_TEST_SEED={seed} BERTH_TEST_OPERATIONS={operations}");
     let (service, caller) = service_without_warm_machines().await;
-    let mut walk = Walk { service, caller, seed, sandboxes: Vec::new(), snapshots: Vec::new() };
+    let mut walk = Walk { service, caller, chance: Chance::new(seed), sandboxes: Vec::new(), snapshots: Vec::new() };
     for number in 0..operations {
         let began = Instant::now();
         let done = walk.step().await;

@@ -15,7 +15,7 @@ const CARD_MB: u32 = 8;
 /// Where the card is on the machine's bus: behind all that stands there in order, so that nothing has another address for it.
 const ADDRESS: &str = "0x1e";
 /// How many may look at once: more are refused.
-const MOST_VIEWERS: u32 = 8;
+pub const MOST_VIEWERS: usize = 8;
 
 /// What QEMU is told of the screen, behind all its other devices. A machine that goes on with a memory has the devices that
 /// this knows.

@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 use tokio::net::UnixStream;
 
+pub use super::card::MOST_VIEWERS;
 use super::files::{COMMANDS, SCREEN};
 use super::memory::release;
 use crate::host::Release;

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use berth_domain::ids::MachineId;
-use berth_qemu::machine::screen;
+use berth_qemu::machine::screen::{self, MOST_VIEWERS};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
@@ -21,8 +21,6 @@ use tokio::time::timeout;
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result};
 
-/// How many may look at a screen at once.
-const MOST_VIEWERS: usize = 8;
 /// How long a picture may take: less than whoever changes the machine waits for the connection.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
@@ -49,21 +47,7 @@ impl Screens {
         let outcome = picture.get_or_init(async || make.await.map(Arc::new)).await;
         outcome.clone().map(Arc::unwrap_or_clone)
     }
-}
 
-/// What somebody has of a machine, or a new one.
-fn current<T>(all: &Mutex<HashMap<MachineId, Weak<T>>>, id: MachineId, new: impl FnOnce() -> T) -> Arc<T> {
-    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = all.get(&id).and_then(Weak::upgrade) {
-        return known;
-    }
-    all.retain(|_, held| held.strong_count() > 0);
-    let made = Arc::new(new());
-    all.insert(id, Arc::downgrade(&made));
-    made
-}
-
-impl Screens {
     /// A connection to the screen of the machine of a folder, which has a place before it.
     pub(super) async fn view(&self, id: MachineId, dir: &Path) -> Result<Viewer> {
         let place = self.enter(id)?;
@@ -79,6 +63,18 @@ impl Screens {
         };
         self.picture(id, made).await
     }
+}
+
+/// What somebody has of a machine, or a new one.
+fn current<T>(all: &Mutex<HashMap<MachineId, Weak<T>>>, id: MachineId, new: impl FnOnce() -> T) -> Arc<T> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.get(&id).and_then(Weak::upgrade) {
+        return known;
+    }
+    all.retain(|_, held| held.strong_count() > 0);
+    let made = Arc::new(new());
+    all.insert(id, Arc::downgrade(&made));
+    made
 }
 
 /// A connection to a screen. It frees its place when it goes.

@@ -5,11 +5,10 @@ use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::identity::Action;
 use berth_domain::ids::VmId;
-use berth_domain::vm::Status;
 use berth_domain::{Code, Error};
 use berth_host::EngineError;
 
-use super::relay::{MaybeUpgrade, carry};
+use super::relay::{MaybeUpgrade, carry, running};
 use super::vm::not_found;
 use crate::http::auth::{Editor, Reader, Watch};
 use crate::http::envelope::ErrorBody;
@@ -64,17 +63,9 @@ pub(super) async fn connect_vm_console(
     watch: Watch,
     upgrade: MaybeUpgrade,
 ) -> Reply<Response> {
-    let id: VmId = path.id("vm_id")?;
-    let vm = store::vm::find(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
-    if vm.status != Status::Running {
-        return Err(Error::new(
-            Code::InvalidStatus,
-            format!("The VM is {}; its console is open while it runs.", vm.status),
-        )
-        .into());
-    }
+    let machine = running(&vms, &scope, path.id("vm_id")?, "its console is open").await?;
     let upgrade = upgrade.required()?;
-    let console = vms.engine().console(vm.machine.id).await.map_err(engine)?;
+    let console = vms.engine().console(machine).await.map_err(engine)?;
     let over = async move { watch.over(&scope, Action::ChangeResources).await };
     Ok(carry(upgrade.protocols(["berth"]), console, over))
 }

@@ -9,14 +9,19 @@ use axum::extract::FromRequestParts;
 use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::http::request::Parts;
 use axum::response::Response;
+use berth_domain::ids::{MachineId, VmId};
+use berth_domain::vm::Status;
 use berth_domain::{Code, Error};
 use berth_host::vm::Console;
 use futures::{Sink, SinkExt, Stream, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::vm::not_found;
+use crate::http::auth::Scope;
 use crate::http::envelope::ApiError;
 use crate::http::websocket;
+use crate::services::vm::{Vms, store};
 
 /// Bytes of a machine in one message.
 const PIECE: usize = 32 << 10;
@@ -43,6 +48,15 @@ impl MaybeUpgrade {
     pub(super) fn required(self) -> Result<WebSocketUpgrade, Error> {
         self.0.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))
     }
+}
+
+/// The machine of a VM that runs. A refusal says what is there only then.
+pub(super) async fn running(vms: &Vms, scope: &Scope, id: VmId, there: &str) -> Result<MachineId, Error> {
+    let vm = store::vm::find(vms.db(), scope.into(), id).await?.ok_or_else(not_found)?;
+    if vm.status == Status::Running {
+        return Ok(vm.machine.id);
+    }
+    Err(Error::new(Code::InvalidStatus, format!("The VM is {}; {there} while it runs.", vm.status)))
 }
 
 /// Carries bytes both ways, in binary messages, until one side ends, or the caller may not any more.

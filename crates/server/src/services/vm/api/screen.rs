@@ -7,18 +7,15 @@ use axum::extract::State;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::identity::Action;
-use berth_domain::ids::{MachineId, VmId};
-use berth_domain::vm::Status;
-use berth_domain::{Code, Error, Result};
+use berth_domain::{Code, Error};
 use berth_host::EngineError;
 
-use super::relay::{MaybeUpgrade, carry};
-use super::vm::not_found;
-use crate::http::auth::{Editor, Reader, Scope, Watch};
+use super::relay::{MaybeUpgrade, carry, running};
+use crate::http::auth::{Editor, Reader, Watch};
 use crate::http::envelope::ErrorBody;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
-use crate::services::vm::{Vms, store};
+use crate::services::vm::Vms;
 
 /// Bytes of a picture that are sent at a time.
 const PIECE: usize = 64 << 10;
@@ -40,7 +37,7 @@ pub(super) async fn get_vm_screen(
     path: PathText,
     watch: Watch,
 ) -> Reply<Response> {
-    let machine = running(&vms, &scope, path.id("vm_id")?).await?;
+    let machine = running(&vms, &scope, path.id("vm_id")?, "its screen is there").await?;
     let picture = Bytes::from(vms.engine().picture(machine).await.map_err(engine)?);
     let told = [
         (header::CONTENT_TYPE, HeaderValue::from_static("image/png")),
@@ -72,20 +69,11 @@ pub(super) async fn connect_vm_screen(
     watch: Watch,
     upgrade: MaybeUpgrade,
 ) -> Reply<Response> {
-    let machine = running(&vms, &scope, path.id("vm_id")?).await?;
+    let machine = running(&vms, &scope, path.id("vm_id")?, "its screen is there").await?;
     let upgrade = upgrade.required()?;
     let screen = vms.engine().screen(machine).await.map_err(engine)?;
     let over = async move { watch.over(&scope, Action::ChangeResources).await };
     Ok(carry(upgrade.protocols(PROTOCOLS), screen, over))
-}
-
-/// The machine of a VM that runs.
-async fn running(vms: &Vms, scope: &Scope, id: VmId) -> Result<MachineId> {
-    let vm = store::vm::find(vms.db(), scope.into(), id).await?.ok_or_else(not_found)?;
-    if vm.status == Status::Running {
-        return Ok(vm.machine.id);
-    }
-    Err(Error::new(Code::InvalidStatus, format!("The VM is {}; its screen is there while it runs.", vm.status)))
 }
 
 /// What a machine or its host does not have is no mistake of the request.

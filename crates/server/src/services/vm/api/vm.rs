@@ -134,9 +134,10 @@ pub(super) async fn update_vm(
     Ok(Json(VmView::from(&ops::vm::update(&vms, &scope, id, change).await?)))
 }
 
-/// Replaces the keys of a VM's login user. The guest takes them when it boots next: what the platform gave it before and
-/// is not named any more goes, and what somebody wrote into `authorized_keys` by hand stays. So it is in the platform's own
-/// images; others take keys at their first boot alone.
+/// Replaces the keys of a VM's login user. A guest that runs QEMU's guest agent, as `debian-12` does, has them a moment later,
+/// another when it boots next; `ssh_keys_state` says which. What the platform gave it before and is not named any more goes,
+/// and what somebody wrote into `authorized_keys` by hand stays. Images that are imported take keys at their first boot, and
+/// by an agent.
 #[utoipa::path(put, path = "/api/v1/orgs/{org_id}/projects/{project_id}/vms/{vm_id}/ssh_keys",
     operation_id = "replaceVMSSHKeys", tag = "vms",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("vm_id" = uuid::Uuid, Path)),
