@@ -89,6 +89,7 @@ const COPY: &[&str] = &[
 const COPY_OF_VM: &[&str] = &[
     "vm.snapshot_disk.before",
     "disk.snapshot.begun",
+    "disk.snapshot.frozen",
     "disk.snapshot.underway",
     "vm.snapshot_disk.after",
     "disk.snapshot.copied",

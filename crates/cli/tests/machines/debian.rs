@@ -1,5 +1,7 @@
 //! `debian-12` with its own cloud-init.
 
+use std::process::Command;
+
 use berth_domain::Timestamp;
 use berth_host::clock::Clock;
 use berth_testkit::{Caller, Service, vm};
@@ -7,6 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
+use crate::crash::killed_at;
 use crate::guest::{key, ready, says};
 
 const CLOUD_CONFIG: &str = "#cloud-config
@@ -90,6 +93,30 @@ async fn its_agent_answers(service: &Service, caller: &Caller, id: &str, vm: &Va
     caller.until("the right time", is_right).await;
 }
 
+/// A copy of a disk has what the guest had not written to it yet, and a service that dies before it begins leaves nothing
+/// frozen.
+async fn copies_have_what_programs_wrote(service: &mut Service, vm: &Value) {
+    let data = vm["data_disks"][0]["id"].as_str().expect("an id");
+    says(service, vm, "echo whole | sudo tee /mnt/data/unsynced");
+    service.kill();
+    let caller = killed_at(service, "disk.snapshot.frozen", async |caller| {
+        caller.post("/disk_snapshots", json!({"disk_id": data})).await.id();
+    })
+    .await;
+    let copies = async |caller: &Caller| caller.get("/disk_snapshots").await.body["data"].clone();
+    caller.until("the copy", async |caller: Caller| copies(&caller).await[0]["status"] == "ready").await;
+    let froze = "echo thawed | sudo tee /root/thawed; sync; sudo journalctl -t qemu-ga | grep -c 'fsfreeze called'";
+    assert_eq!(says(service, vm, froze), "thawed\n2");
+    let copy = copies(&caller).await[0]["id"].as_str().expect("an id").to_owned();
+    let file = service.dir.path().join("snapshots").join(format!("{copy}.qcow2"));
+    let flat = file.with_extension("raw");
+    let made = Command::new("qemu-img").args(["convert", "-O", "raw"]).args([&file, &flat]).status();
+    assert!(made.expect("qemu-img").success());
+    let found = Command::new("debugfs").args(["-R", "cat /unsynced"]).arg(&flat).output().expect("debugfs");
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "whole\n", "{found:?}");
+    caller.delete(&format!("/disk_snapshots/{copy}")).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cloud_init_does_what_user_data_says() {
     let mut service = Service::new(BERTH, &["micro", "debian-12"]);
@@ -108,6 +135,8 @@ async fn cloud_init_does_what_user_data_says() {
     assert_eq!(says(&service, &vm, "grep -c ' /mnt/data ext4 rw' /proc/mounts"), "1");
     disks_come_and_go(&service, &caller, &id, &vm).await;
     its_agent_answers(&service, &caller, &id, &vm).await;
+    copies_have_what_programs_wrote(&mut service, &vm).await;
+    let caller = service.admin().await;
     // The power button ends it: a stop that took the switch would leave a dirty file system.
     says(&service, &vm, "echo unsynced | sudo tee /root/file");
     assert_eq!(caller.act(&format!("/vms/{id}/stop")).await.status, 202);

@@ -70,14 +70,14 @@ pub async fn set_keys(dir: &Path, user: &str, keys: &[String], former: &[String]
 }
 
 /// A connection to the agent of a guest.
-struct Guest {
+pub(super) struct Guest {
     stream: BufReader<UnixStream>,
     patience: Duration,
 }
 
 impl Guest {
     /// The agent of a machine's guest, if it has one that listens.
-    async fn of(dir: &Path) -> Result<Option<Self>> {
+    pub(super) async fn of(dir: &Path) -> Result<Option<Self>> {
         let devices = Qmp::connect(dir, COMMANDS).await?.execute("query-chardev", json!({})).await?;
         if !is_open(&devices) {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Guest {
     }
 
     /// Executes a command.
-    async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+    pub(super) async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         self.ask(command, arguments).await?.map_err(Error::Refused)
     }
 

@@ -20,6 +20,7 @@ mod console;
 mod devices;
 mod drive;
 mod files;
+pub mod freeze;
 pub mod guest;
 pub(crate) mod jail;
 mod lock;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use berth_domain::ids::MachineId;
 use berth_qemu::Error;
-use berth_qemu::machine::guest;
+use berth_qemu::machine::{freeze, guest};
 use tokio::time::timeout;
 
 use super::QemuEngine;
@@ -19,8 +19,7 @@ impl QemuEngine {
     /// Gives a user of the guest SSH keys, and takes others away; whether an agent of the guest did so.
     pub(super) async fn set_guest_keys(&self, id: MachineId, keys: &GuestKeys) -> Result<bool> {
         let dir = self.machine(id);
-        let set = timeout(CONVERSATION, guest::set_keys(&dir, &keys.user, &keys.keys, &keys.former)).await;
-        let reason = match set.unwrap_or(Err(Error::Timeout(guest::AGENT))) {
+        let reason = match within(CONVERSATION, guest::set_keys(&dir, &keys.user, &keys.keys, &keys.former)).await {
             Ok(set) => return Ok(set),
             Err(Error::Refused(reason)) => reason,
             Err(error @ Error::Timeout(guest::AGENT)) => error.to_string(),
@@ -29,6 +28,23 @@ impl QemuEngine {
         };
         tracing::info!(vm = %id, reason, "the guest's agent did not take SSH keys");
         Ok(false)
+    }
+
+    /// Has the file systems of a guest frozen, of which a disk is about to be copied. Where nothing does that, or not in time,
+    /// the copy has what a loss of power would have left.
+    pub(super) async fn freeze(&self, id: MachineId) {
+        self.thaw(id).await;
+        match within(CONVERSATION, freeze::freeze(&self.machine(id))).await {
+            Ok(frozen) => tracing::info!(vm = %id, frozen, "a copy of a disk begins"),
+            Err(error) => tracing::info!(vm = %id, %error, "the guest's agent did not freeze its file systems"),
+        }
+    }
+
+    /// Has a guest go on whose file systems somebody had frozen. What fails is tried with the next look at the copy.
+    pub(super) async fn thaw(&self, id: MachineId) {
+        if let Err(error) = within(CONVERSATION, freeze::thaw(&self.machine(id))).await {
+            tracing::warn!(vm = %id, %error, "the guest's agent did not thaw its file systems");
+        }
     }
 
     /// Has the clock of a guest set that was suspended, which has stood still meanwhile. Nobody waits for that.
@@ -40,6 +56,11 @@ impl QemuEngine {
             }
         });
     }
+}
+
+/// What an agent says in time.
+async fn within<T>(patience: Duration, said: impl Future<Output = berth_qemu::Result<T>>) -> berth_qemu::Result<T> {
+    timeout(patience, said).await.unwrap_or(Err(Error::Timeout(guest::AGENT)))
 }
 
 /// What fails here may not fail the next time.

@@ -44,6 +44,7 @@ impl QemuEngine {
         let _room = if memory::is_saved(&dir) { None } else { Some(self.room_for(bytes)?) };
         if machine::find(&dir, id.0).is_some() {
             // A machine that copies its disks cannot be saved; what it was copying is copied once it is off.
+            self.thaw(id).await;
             in_time(snapshot::give_up_all(&dir)).await?;
         }
         let processor = accel::processor();

@@ -39,7 +39,7 @@ impl QemuEngine {
     /// Copies a disk as it is at one moment, or looks how far that is; the bytes that it takes once it is whole.
     pub(super) async fn snapshot(&self, spec: &DiskSnapshotSpec, of: Option<MachineId>) -> Result<Option<u64>> {
         let (file, half) = (self.snapshot_file(spec.id), self.half_made(spec.id));
-        let runs = of.map(|id| (self.machine(id), id)).filter(|(dir, id)| machine::find(dir, id.0).is_some());
+        let runs = of.filter(|id| machine::find(&self.machine(*id), id.0).is_some());
         if !file.exists() {
             let drive = self.any_drive(spec.disk)?;
             std::fs::create_dir_all(self.snapshots()).map_err(transient)?;
@@ -48,11 +48,12 @@ impl QemuEngine {
                 let name = base.file_name().unwrap_or_default();
                 notes::write(&self.snapshot_note(spec.id), name.as_encoded_bytes()).map_err(transient)?;
             }
-            if !half.exists() {
+            let is_new = !half.exists();
+            if is_new {
                 self.require_room(&drive)?;
             }
-            let progress = match &runs {
-                Some((dir, _)) => in_time(snapshot::take(dir, &drive, &spec.id.serial(), &half)).await?,
+            let progress = match runs {
+                Some(id) => self.take_snapshot(spec, &drive, id, is_new).await?,
                 None => snapshot::Progress::NotHeld,
             };
             match progress {
@@ -71,10 +72,28 @@ impl QemuEngine {
             tokio::fs::rename(&half, &file).await.map_err(transient)?;
             fault::point("disk.snapshot.whole").await.map_err(transient)?;
         }
-        if let Some((dir, _)) = &runs {
-            in_time(snapshot::forget(dir, &spec.id.serial())).await?;
+        if let Some(id) = runs {
+            in_time(snapshot::forget(&self.machine(id), &spec.id.serial())).await?;
         }
         disk::info(&file, "qcow2").await.map(|info| Some(info.actual_size)).map_err(qemu_failed)
+    }
+
+    /// Has a machine copy a disk, whose guest stands still for the moment at which that begins, or looks how far it is.
+    async fn take_snapshot(
+        &self,
+        spec: &DiskSnapshotSpec,
+        drive: &Drive,
+        machine: MachineId,
+        is_new: bool,
+    ) -> Result<snapshot::Progress> {
+        if is_new {
+            self.freeze(machine).await;
+            fault::point("disk.snapshot.frozen").await.map_err(transient)?;
+        }
+        let (dir, half) = (self.machine(machine), self.half_made(spec.id));
+        let progress = in_time(snapshot::take(&dir, drive, &spec.id.serial(), &half)).await;
+        self.thaw(machine).await;
+        progress
     }
 
     /// Refuses to copy a disk for which the host has no room at this moment.
@@ -92,6 +111,7 @@ impl QemuEngine {
         if let Some(of) = of {
             let dir = self.machine(of);
             if machine::find(&dir, of.0).is_some() {
+                self.thaw(of).await;
                 in_time(snapshot::forget(&dir, &id.serial())).await?;
             }
         }

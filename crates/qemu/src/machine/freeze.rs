@@ -1,0 +1,54 @@
+//! A guest's file systems, frozen for the moment at which copies of its disks begin.
+//!
+//! What the guest's programs wrote is on its disks before that moment, and file systems are as they would be unmounted. Only
+//! an agent of the guest can do that: of any other guest a copy has what a loss of power would have left. A guest that stays
+//! frozen stands still, and its agent thaws nothing by itself (QEMU, qga/qapi-schema.json, `guest-fsfreeze-freeze`). So a note
+//! stands in the machine's folder from before the freeze until after the thaw: whoever comes after a service that died in
+//! between thaws what that left.
+
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde_json::json;
+
+use super::guest::Guest;
+use crate::error::at;
+use crate::{Error, Result};
+
+/// Tells that a guest may be frozen.
+const NOTE: &str = "frozen";
+
+/// Has the guest's agent freeze its file systems; how many it froze. None where the guest has no agent.
+///
+/// # Errors
+/// The agent does not answer, or refuses. The guest may be frozen then: [`thaw`].
+pub async fn freeze(dir: &Path) -> Result<Option<u64>> {
+    let Some(mut guest) = Guest::of(dir).await? else { return Ok(None) };
+    note(dir)?;
+    Ok(guest.execute("guest-fsfreeze-freeze", json!({})).await?.as_u64())
+}
+
+/// Has the guest's agent thaw its file systems, if anybody had it freeze them.
+///
+/// # Errors
+/// The agent does not answer, or refuses: another call tries again.
+pub async fn thaw(dir: &Path) -> Result<()> {
+    let note = dir.join(NOTE);
+    if note.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    if let Some(mut guest) = Guest::of(dir).await? {
+        guest.execute("guest-fsfreeze-thaw", json!({})).await?;
+    }
+    std::fs::remove_file(&note).map_err(at("cannot remove", &note))
+}
+
+/// Notes that the guest may be frozen from now on. QEMU may write into the folder: a link of this name is not followed.
+fn note(dir: &Path) -> Result<()> {
+    let path = dir.join(NOTE);
+    match OpenOptions::new().write(true).create_new(true).open(&path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err::<(), Error>(at("cannot make", &path)(error)),
+        _ => Ok(()),
+    }
+}
