@@ -83,6 +83,8 @@ impl Platform {
         config.admin_email = EMAIL.into();
         config.admin_password = Secret(PASSWORD.into());
         config.database_url = with_tables(dir.path()).await;
+        // A connection to PostgreSQL is a process, which learns of every table anew.
+        config.database_connections = 4;
         (config.database_wait_seconds, config.http.body_grace_seconds) = (600, 600);
         config.http.unread_seconds = 600;
         config.identity.refresh_grace_seconds = 600;

@@ -29,12 +29,11 @@ async fn reinstalled(caller: &Caller, id: &str, image: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_begins_anew_with_the_data_disks_that_it_had() {
-    let mut service = Service::new(BERTH, &["micro", "debian-12"]);
-    service.configure("stop_seconds = 240\nstopping_seconds = 300\nrestarting_seconds = 300\n");
+    let mut service = Service::new(BERTH, &["micro"]);
+    service.configure("stop_seconds = 20\n");
     service.start();
     let caller = service.admin().await;
     let mut body = with_login(&service);
-    body["vm_config_id"] = json!("small");
     body["user_data"] = json!("#!/bin/sh\necho began >>/root/began\n");
     body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
     let id = caller.create_vm(body).await;
@@ -52,12 +51,6 @@ async fn a_guest_begins_anew_with_the_data_disks_that_it_had() {
     assert_eq!(says(&service, &second, look), "began\nkept\ngone");
     assert_ne!(says(&service, &second, identity), old, "it is another guest");
 
-    let third = reinstalled(&caller, &id, "debian-12").await;
-    assert_eq!((&third["image_id"], &third["ssh"]["user"]), (&json!("debian-12"), &json!("debian")));
-    assert_eq!(
-        says(&service, &third, "sudo cat /root/began /mnt/data/file; cloud-init status"),
-        "began\nkept\nstatus: done"
-    );
     assert_eq!(service.files("disks").len(), 3, "one root disk with its note, and one data disk");
 }
 
@@ -76,5 +69,33 @@ async fn a_reinstallation_goes_on() {
         let path = format!("/root_disks/{}", vm["root_disk"]["id"].as_str().expect("an id"));
         assert_eq!(caller.get(&path).await.body["status"], "ready", "{point}");
         leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+/// Takes minutes: `script/soak` runs it.
+mod soak {
+    use berth_testkit::Service;
+    use serde_json::json;
+
+    use super::reinstalled;
+    use crate::BERTH;
+    use crate::guest::{ready, says, with_login};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_guest_begins_anew_with_another_image() {
+        let mut service = Service::new(BERTH, &["micro", "debian-12"]);
+        service.configure("stop_seconds = 240\nstopping_seconds = 300\nrestarting_seconds = 300\n");
+        service.start();
+        let caller = service.admin().await;
+        let mut body = with_login(&service);
+        body["vm_config_id"] = json!("small");
+        body["user_data"] = json!("#!/bin/sh\necho began >>/root/began\n");
+        body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
+        let id = caller.create_vm(body).await;
+        says(&service, &ready(&caller, &id).await, "echo kept >/mnt/data/file; sync");
+        let vm = reinstalled(&caller, &id, "debian-12").await;
+        assert_eq!((&vm["image_id"], &vm["ssh"]["user"]), (&json!("debian-12"), &json!("debian")));
+        let look = "sudo cat /root/began /mnt/data/file; cloud-init status";
+        assert_eq!(says(&service, &vm, look), "began\nkept\nstatus: done");
     }
 }

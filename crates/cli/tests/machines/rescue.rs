@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::BERTH;
 use crate::crash::{killed_at, leaves_nothing, with_machine};
-use crate::guest::{key, ready, says, with_login};
+use crate::guest::{ready, says, with_login};
 
 // The points at which the service is killed, by what it was doing.
 const RESCUE: &[&str] = &[
@@ -117,23 +117,6 @@ async fn a_vm_is_repaired_with_its_disks_beside_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_debian_is_repaired_from_another_system() {
-    let mut service = Service::new(BERTH, &["micro", "debian-12"]);
-    service.configure("stop_seconds = 240\nstopping_seconds = 300\nrestarting_seconds = 300\n");
-    service.start();
-    let caller = service.admin().await;
-    let (_, public) = key(&service);
-    let mut body = berth_testkit::vm("web");
-    body["vm_config_id"] = json!("small");
-    body["ssh_keys"] = json!([public]);
-    body["root_disk"]["create_disk_request"]["image_id"] = json!("debian-12");
-    let id = caller.create_vm(body).await;
-    let vm = ready(&caller, &id).await;
-    says(&service, &vm, "echo its own system | sudo tee /home-of; sync");
-    repaired(&service, &caller, &vm, "md5sum /etc/ssh/*.pub /etc/machine-id; ls /var/lib/cloud/instances").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_rescue_goes_on() {
     for point in RESCUE {
         let (mut service, id) = with_machine().await;
@@ -164,5 +147,32 @@ async fn an_end_of_a_rescue_goes_on() {
         let vm = caller.reaches(&id, status).await;
         assert!(vm["rescue"] == false && !rescue_disk(&service, &id), "{point}: {vm}");
         leaves_nothing(&service, &caller, &id).await;
+    }
+}
+
+/// Takes minutes: `script/soak` runs it.
+mod soak {
+    use berth_testkit::Service;
+    use serde_json::json;
+
+    use super::repaired;
+    use crate::BERTH;
+    use crate::guest::{key, ready, says};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_debian_is_repaired_from_another_system() {
+        let mut service = Service::new(BERTH, &["micro", "debian-12"]);
+        service.configure("stop_seconds = 240\nstopping_seconds = 300\nrestarting_seconds = 300\n");
+        service.start();
+        let caller = service.admin().await;
+        let (_, public) = key(&service);
+        let mut body = berth_testkit::vm("web");
+        body["vm_config_id"] = json!("small");
+        body["ssh_keys"] = json!([public]);
+        body["root_disk"]["create_disk_request"]["image_id"] = json!("debian-12");
+        let id = caller.create_vm(body).await;
+        let vm = ready(&caller, &id).await;
+        says(&service, &vm, "echo its own system | sudo tee /home-of; sync");
+        repaired(&service, &caller, &vm, "md5sum /etc/ssh/*.pub /etc/machine-id; ls /var/lib/cloud/instances").await;
     }
 }

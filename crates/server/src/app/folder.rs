@@ -73,7 +73,7 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
         error => anyhow::Error::from(error).context("the database cannot be opened"),
     };
     let wait = Duration::from_secs(config.database_wait_seconds);
-    let db = Db::connect(&config.database_url, wait).await.map_err(cannot)?;
+    let db = Db::connect(&config.database_url, wait, config.database_connections).await.map_err(cannot)?;
     let noted = noted(&config.data_dir)?;
     // Checks before it touches the schema.
     let found = Found::of(&db).await.map_err(cannot)?;

@@ -53,6 +53,10 @@ pub use vm::Vm;
 
 /// The longest that a request may wait for the database, in seconds: by then its client is gone.
 const MOST_DATABASE_WAIT: u64 = 600;
+/// The fewest connections to PostgreSQL: what waits in the background must not take the last one from requests.
+const FEWEST_DATABASE_CONNECTIONS: u32 = 4;
+/// The most: far more than a PostgreSQL of usual settings has.
+const MOST_DATABASE_CONNECTIONS: u32 = 500;
 
 /// Everything that the operator tells the service.
 #[derive(Clone, Debug, Deserialize)]
@@ -66,6 +70,8 @@ pub struct Config {
     pub database_url: String,
     /// Seconds that a request waits for the database before the answer is `service_unavailable`.
     pub database_wait_seconds: u64,
+    /// Connections to PostgreSQL at most.
+    pub database_connections: u32,
     /// Whether this data folder takes the database from the folder that keeps it.
     #[serde(skip)]
     pub take_over: bool,
@@ -131,6 +137,7 @@ impl Default for Config {
             data_dir: PathBuf::new(),
             database_url: String::new(),
             database_wait_seconds: crate::db::WAIT.as_secs(),
+            database_connections: crate::db::CONNECTIONS,
             take_over: false,
             base_url: String::new(),
             accel: Acceleration::Auto,
@@ -275,6 +282,10 @@ impl Config {
         ensure!(
             (1..=MOST_DATABASE_WAIT).contains(&self.database_wait_seconds),
             "database_wait_seconds must be 1 to {MOST_DATABASE_WAIT}"
+        );
+        ensure!(
+            (FEWEST_DATABASE_CONNECTIONS..=MOST_DATABASE_CONNECTIONS).contains(&self.database_connections),
+            "database_connections must be {FEWEST_DATABASE_CONNECTIONS} to {MOST_DATABASE_CONNECTIONS}"
         );
         self.http.check(self.listen)?;
         self.audit.check()?;

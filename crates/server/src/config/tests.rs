@@ -181,6 +181,8 @@ fn mistakes_of_where_it_is_reached_are_named() {
         ("[http]\nidle_seconds = 0", &[], "idle_seconds"),
         ("database_wait_seconds = 0", &[], "database_wait_seconds must be 1 to 600"),
         ("database_wait_seconds = 601", &[], "database_wait_seconds must be 1 to 600"),
+        ("database_connections = 3", &[], "database_connections must be 4 to 500"),
+        ("database_connections = 501", &[], "database_connections must be 4 to 500"),
         ("[http]\nbody_grace_seconds = 0", &[], "body_grace_seconds must be 1 to 600"),
         ("[http]\nbody_grace_seconds = 601", &[], "body_grace_seconds must be 1 to 600"),
         ("[http]\nunread_seconds = 601", &[], "unread_seconds must be 1 to 600"),

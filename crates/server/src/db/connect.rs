@@ -72,11 +72,11 @@ fn is_scheme(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c))
 }
 
-/// Opens a database. Callers wait at most `wait` for a connection or a lock.
-pub(super) async fn open(url: &str, wait: Duration) -> Result<Pools, DbError> {
+/// Opens a database. Callers wait at most `wait` for a connection or a lock; a server has at most so many connections.
+pub(super) async fn open(url: &str, wait: Duration, connections: u32) -> Result<Pools, DbError> {
     match read(url).map_err(|wrong| DbError::Other(format!("its address {wrong}")))? {
         Address::File(path) => open_file(path, wait).await,
-        Address::Server(url) => open_server(url, REACH, wait).await,
+        Address::Server(url) => open_server(url, REACH, wait, connections).await,
     }
 }
 
@@ -138,7 +138,7 @@ pub async fn copy(url: &str, to: &Path) -> Result<(), DbError> {
     synced.map_err(|error| DbError::Other(format!("{}: {error}", to.display())))
 }
 
-async fn open_server(url: &str, patience: Duration, wait: Duration) -> Result<Pools, DbError> {
+async fn open_server(url: &str, patience: Duration, wait: Duration, most: u32) -> Result<Pools, DbError> {
     let options = PgConnectOptions::from_str(url)?;
     let locked = wait.as_millis().to_string();
     let options = options.options([("lock_timeout", locked.as_str())]);
@@ -147,7 +147,7 @@ async fn open_server(url: &str, patience: Duration, wait: Duration) -> Result<Po
     let first = timeout(patience, PgConnection::connect_with(&options)).await;
     let first = first.map_err(|_| DbError::Unavailable(format!("{place} did not answer within {patience:?}")))?;
     let first = first.map_err(|error| unreachable(&place, error))?;
-    let pool = PgPoolOptions::new().max_connections(READERS * 2).acquire_timeout(wait).connect_with(options).await?;
+    let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(wait).connect_with(options).await?;
     first.close().await?;
     Ok(Pools::Postgres(pool, Handle::current()))
 }
@@ -166,7 +166,7 @@ fn unreachable(place: &str, error: sqlx::Error) -> DbError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::db::WAIT;
+    use crate::db::{CONNECTIONS, WAIT};
 
     #[test]
     fn an_address_is_a_file_or_a_postgresql_server() {
@@ -209,7 +209,7 @@ mod tests {
         let to = dir.path().join("copy");
         copy(&url("db"), &to).await.unwrap();
         drop(writing);
-        assert!(crate::db::Db::connect(&url("copy"), WAIT).await.unwrap().is_current().await.unwrap());
+        assert!(crate::db::Db::connect(&url("copy"), WAIT, CONNECTIONS).await.unwrap().is_current().await.unwrap());
         let refusal = copy(&url("db"), &to).await.unwrap_err().to_string();
         assert!(refusal.contains("copy"), "nothing is written over: {refusal}");
         assert!(copy(&url("none"), &dir.path().join("other")).await.is_err() && !dir.path().join("none").exists());
@@ -222,8 +222,11 @@ mod tests {
         let held = tokio::net::TcpSocket::new_v4().unwrap();
         held.bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         let port = held.local_addr().unwrap().port();
-        let error =
-            open(&format!("postgres://berth:hush@127.0.0.1:{port}/berth"), WAIT).await.err().unwrap().to_string();
+        let error = open(&format!("postgres://berth:hush@127.0.0.1:{port}/berth"), WAIT, CONNECTIONS)
+            .await
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains(&format!("127.0.0.1, port {port}")) && error.contains("running"), "{error}");
         assert!(!error.contains("hush"), "{error}");
     }
@@ -233,7 +236,7 @@ mod tests {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = silent.local_addr().unwrap().port();
         let url = format!("postgres://berth@127.0.0.1:{port}/berth");
-        let error = open_server(&url, Duration::from_millis(50), WAIT).await.err().unwrap().to_string();
+        let error = open_server(&url, Duration::from_millis(50), WAIT, CONNECTIONS).await.err().unwrap().to_string();
         assert!(error.contains(&format!("127.0.0.1, port {port}")) && error.contains("within 50ms"), "{error}");
     }
 

@@ -117,7 +117,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::db::{Authority, Db, Tx};
+    use crate::db::{Authority, CONNECTIONS, Db, Tx};
 
     struct Of(u128);
 
@@ -150,7 +150,7 @@ mod tests {
     async fn who_wants_many_transactions_waits_for_their_own_first() {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", dir.path().join("db").display());
-        let db = Db::connect(&url, Duration::from_mins(10)).await.unwrap();
+        let db = Db::connect(&url, Duration::from_mins(10), CONNECTIONS).await.unwrap();
         db.migrate().await.unwrap();
         let (order, mut tasks) = (Arc::<Mutex<Vec<u128>>>::default(), JoinSet::new());
         let writer = db.begin().await.unwrap();

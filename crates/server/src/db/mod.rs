@@ -55,6 +55,8 @@ const ONE_WRITER: &str = "SELECT pg_advisory_xact_lock(422724498536)";
 const SIGNALS: usize = 4096;
 /// How long a caller waits for the database, by default.
 pub const WAIT: Duration = Duration::from_secs(5);
+/// Connections to a server at most, unless the configuration says another number.
+pub const CONNECTIONS: u32 = 16;
 
 /// Why the database failed.
 #[derive(Debug, thiserror::Error)]
@@ -160,14 +162,15 @@ pub struct Db {
 impl Db {
     /// Connects and brings the schema up to date. `url` is `sqlite:PATH` or `postgres://…`.
     pub async fn open(url: &str) -> Result<Self, DbError> {
-        let db = Self::connect(url, WAIT).await?;
+        let db = Self::connect(url, WAIT, CONNECTIONS).await?;
         db.migrate().await?;
         Ok(db)
     }
 
-    /// Connects, and leaves the schema as it is. Callers wait at most `wait` for a connection, a lock or a turn.
-    pub async fn connect(url: &str, wait: Duration) -> Result<Self, DbError> {
-        let pools = connect::open(url, wait).await?;
+    /// Connects, and leaves the schema as it is. Callers wait at most `wait` for a connection, a lock or a turn; a server has
+    /// at most so many connections.
+    pub async fn connect(url: &str, wait: Duration, connections: u32) -> Result<Self, DbError> {
+        let pools = connect::open(url, wait, connections).await?;
         let signals = Arc::new(broadcast::channel(SIGNALS).0);
         Ok(Self { pools, signals, epoch: Arc::default(), lanes: Arc::default(), wait })
     }
