@@ -15,6 +15,26 @@ use crate::process::{Running, median, until};
 use crate::report::{Bound, Report};
 use crate::service::program;
 
+/// What a guest writes and reads, past its own memory: 128 MiB in a row, and 1,000 blocks here and there. It says MiB and
+/// blocks for each second: written, read, written at random, read at random.
+const IO: &str = r"python3 - <<'END'
+import mmap, os, random, time
+SIZE = 128
+file = os.open('io', os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+large, small = mmap.mmap(-1, 1 << 20), mmap.mmap(-1, 4096)
+places = [random.randrange(SIZE * 256) * 4096 for _ in range(1000)]
+def rate(act, buffer, places):
+    began = time.monotonic()
+    for place in places:
+        act(file, [buffer], place)
+    os.fsync(file)
+    return len(places) / (time.monotonic() - began)
+row = [number << 20 for number in range(SIZE)]
+os.pwritev(file, [large], (SIZE - 1) << 20)
+for buffer, where in (large, row), (small, places):
+    print(rate(os.pwritev, buffer, where), rate(os.preadv, buffer, where))
+END";
+
 pub async fn run(report: &mut Report) -> Result<()> {
     let program = program()?;
     let program = program.to_str().context("a path")?;
@@ -180,14 +200,32 @@ async fn greets(socket: &Path) -> bool {
     greeting.await.is_some()
 }
 
+/// Rates of a guest's root disk, in the order of [`IO`].
+async fn disk_rates(service: &Service, ssh: &Value) -> Result<Vec<f64>> {
+    let output = remote(service, ssh, IO)?.output().await?;
+    ensure!(output.status.success(), "the guest did not write and read: {}", String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8(output.stdout)?;
+    said.split_whitespace().map(|rate| Ok(rate.parse()?)).collect()
+}
+
+/// A command that a guest executes for its login user.
+fn remote(service: &Service, ssh: &Value, what: &str) -> Result<tokio::process::Command> {
+    let text = |name: &str| ssh[name].as_str().unwrap_or_default();
+    let port = ssh["port"].as_u64().context("a port")?;
+    let mut command = tokio::process::Command::new("ssh");
+    command.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]);
+    command.args(["-o", "UserKnownHostsFile=/dev/null", "-p", &port.to_string(), "-l", text("user")]);
+    command.arg("-i").arg(service.dir.path().join("key")).args([text("host"), what]);
+    Ok(command)
+}
+
 /// Seconds from `began` until a login succeeded.
 pub async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64> {
-    let text = |name: &str| ssh[name].as_str().unwrap_or_default().to_owned();
-    let port = u16::try_from(ssh["port"].as_u64().context("a port")?)?;
-    let address = (text("host"), port);
+    let address =
+        (ssh["host"].as_str().context("an address")?, u16::try_from(ssh["port"].as_u64().context("a port")?)?);
     until(began, "SSH", async || {
         let greeting = async {
-            let mut stream = TcpStream::connect((address.0.as_str(), address.1)).await.ok()?;
+            let mut stream = TcpStream::connect(address).await.ok()?;
             let mut bytes = [0; 4];
             stream.read_exact(&mut bytes).await.ok()
         };
@@ -196,10 +234,7 @@ pub async fn login(service: &Service, ssh: &Value, began: Instant) -> Result<f64
         matches!(timeout(patience, greeting).await, Ok(Some(_)))
     })
     .await?;
-    let mut command = tokio::process::Command::new("ssh");
-    command.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]);
-    command.args(["-o", "UserKnownHostsFile=/dev/null", "-p", &port.to_string(), "-l", &text("user")]);
-    let status = command.arg("-i").arg(service.dir.path().join("key")).args([&address.0, "true"]).status().await?;
+    let status = remote(service, ssh, "true")?.status().await?;
     ensure!(status.success(), "the login failed");
     Ok(began.elapsed().as_secs_f64())
 }
@@ -218,28 +253,42 @@ async fn micro(report: &mut Report, service: &Service, caller: &Caller, key: &st
 
 async fn debian(report: &mut Report, service: &Service, caller: &Caller, key: &str) -> Result<()> {
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let mut rates: Vec<Rates> = Vec::new();
     let root = service.dir.path().join("bare.qcow2");
     for _ in 0..3 {
         let machine = create(service, caller, body("bench", "debian-12", "small", key)).await?;
         ours.push(login(service, &machine.ssh, machine.began).await?);
+        let of_ours = disk_rates(service, &machine.ssh).await?;
         stop(service, caller, &machine).await;
         let began = Instant::now();
         clone_of(service, "debian-12", &root)?;
         let process = bare(service, &machine, &root)?;
         theirs.push(login(service, &machine.ssh, began).await?);
+        rates.push((of_ours, disk_rates(service, &machine.ssh).await?));
         drop(process);
         caller.delete(&format!("/vms/{}", machine.id)).await;
         caller.gone(&machine.id).await;
     }
+    disks(report, &rates);
     let (ours, theirs) = (median(ours), median(theirs));
     let detail = format!("{ours:.1} s beside {theirs:.1} s by hand");
-    report.add(
-        "create to a login, debian-12, beside by hand (time)",
-        ours / theirs,
-        "times",
-        Some(Bound::Most(1.05)),
-        detail,
-    );
+    let what = "create to a login, debian-12, beside by hand (time)";
+    report.add(what, ours / theirs, "times", Some(Bound::Most(1.05)), detail);
     report.add("that boot", ours, "s", Some(Bound::Most(30.0)), String::new());
     Ok(())
+}
+
+/// Rates of a root disk and of one by hand, in one round.
+type Rates = (Vec<f64>, Vec<f64>);
+
+/// What a root disk does for its guest beside the same by hand, round for round.
+fn disks(report: &mut Report, rounds: &[Rates]) {
+    let kinds = [("written", "MiB"), ("read", "MiB"), ("written at random", "blocks"), ("read at random", "blocks")];
+    for (at, (what, unit)) in kinds.into_iter().enumerate() {
+        let of = |pick: fn(&Rates, usize) -> f64| median(rounds.iter().map(|round| pick(round, at)).collect());
+        let (ours, theirs) = (of(|round, at| round.0[at]), of(|round, at| round.1[at]));
+        let times = of(|round, at| round.0[at] / round.1[at]);
+        let detail = format!("{ours:.0} and {theirs:.0} {unit} a second");
+        report.add(&format!("root disk, {what}, beside by hand"), times, "times", Some(Bound::Least(0.95)), detail);
+    }
 }

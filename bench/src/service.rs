@@ -4,17 +4,22 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use berth_testkit::vm;
+use berth_testkit::{Caller, vm};
 
 use crate::api::Service;
 use crate::process::{Running, median, until};
 use crate::report::{Bound, Report};
 
 const MACHINES: usize = 200;
+/// Machines whose use is sampled.
+const SAMPLED: usize = 1000;
+/// For how long, which is several samples of each.
+const SAMPLING: Duration = Duration::from_mins(1);
 
 pub async fn run(report: &mut Report) -> Result<()> {
     starting(report).await?;
-    adopting(report).await
+    adopting(report).await?;
+    sampling(report).await
 }
 
 async fn starting(report: &mut Report) -> Result<()> {
@@ -54,24 +59,40 @@ pub fn program() -> Result<std::path::PathBuf> {
     Ok(own.parent().context("a folder")?.join("berth"))
 }
 
+/// Creates so many VMs, and waits until they run.
+async fn populate(caller: &Caller, machines: usize) {
+    caller.until("the image", |c| async move { c.get("/api/v1/images/micro").await.status == 200 }).await;
+    for number in 0..machines {
+        caller.create_vm(vm(&format!("vm{number}"))).await;
+    }
+    let running = async |caller: Caller| {
+        caller.get("/vms?status=running&limit=1").await.body["pagination"]["total_items"] == machines
+    };
+    caller.until("the machines", running).await;
+}
+
 async fn adopting(report: &mut Report) -> Result<()> {
     let folder = tempfile::tempdir_in("/var/tmp")?;
     let service = Service::start(folder.path(), 0)?;
-    let caller = service.admin().await;
-    caller.until("the image", |c| async move { c.get("/api/v1/images/micro").await.status == 200 }).await;
-    for number in 0..MACHINES {
-        caller.create_vm(vm(&format!("vm{number}"))).await;
-    }
-    let wanted = serde_json::json!(MACHINES);
-    caller
-        .until("the machines", |c| {
-            let wanted = wanted.clone();
-            async move { c.get("/vms?status=running&limit=1").await.body["pagination"]["total_items"] == wanted }
-        })
-        .await;
+    populate(&service.admin().await, MACHINES).await;
     drop(service);
     let mut service = Service::start(folder.path(), MACHINES)?;
     let seconds: f64 = service.says()?.parse()?;
     report.add("200 machines adopted after the start", seconds, "s", Some(Bound::Most(2.0)), "engine simulated".into());
+    Ok(())
+}
+
+/// What a service takes whose machines nobody asks for anything.
+async fn sampling(report: &mut Report) -> Result<()> {
+    let folder = tempfile::tempdir_in("/var/tmp")?;
+    let service = Service::start(folder.path(), 0)?;
+    populate(&service.admin().await, SAMPLED).await;
+    // What the creations left to do is not what is measured.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (before, began) = (service.process.cpu(), Instant::now());
+    tokio::time::sleep(SAMPLING).await;
+    let share = (service.process.cpu() - before) / began.elapsed().as_secs_f64() * 100.0;
+    let what = "1,000 running machines, their metrics among it";
+    report.add(what, share, "% of a core", Some(Bound::Most(5.0)), "engine simulated".into());
     Ok(())
 }
