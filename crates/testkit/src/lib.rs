@@ -7,6 +7,7 @@
 mod body;
 pub mod commands;
 mod engine;
+mod exports;
 mod generations;
 mod gpus;
 mod networks;

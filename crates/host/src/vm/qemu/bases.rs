@@ -24,7 +24,7 @@ use crate::{EngineError, Result, fault, lost};
 /// Most files that a root disk lies on. Each costs a look where the one above has nothing, and an open file.
 const LONGEST: usize = 4;
 /// The disk of a base that was made of a snapshot, and the file that names the base which that lies on.
-const DISK: &str = "disk.qcow2";
+pub(super) const DISK: &str = "disk.qcow2";
 const BELOW: &str = "below";
 /// Age below which a base is left alone.
 const YOUNG: Duration = Duration::from_mins(10);
@@ -85,7 +85,7 @@ impl QemuEngine {
         Ok(self.bases().join(name))
     }
 
-    fn bases(&self) -> PathBuf {
+    pub(super) fn bases(&self) -> PathBuf {
         self.settings.host.data.join("bases")
     }
 
@@ -178,10 +178,15 @@ fn about_to_clone(spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
 
 /// Whether a base is there, which is young from then on.
 fn is_whole(base: &Path) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // One that is not there is made.
-    let _ = utimensat(CWD, base, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
+    make_young(base);
     base.join(image::MANIFEST).is_file()
+}
+
+/// Has a file or a folder be as old as this moment; fine where there is none.
+pub(super) fn make_young(path: &Path) {
+    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+    // One that is not there is made, and what stays old is made anew sooner.
+    let _ = utimensat(CWD, path, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
 }
 
 /// Removes bases that no disk of a data folder builds on.
@@ -234,7 +239,7 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
 }
 
 /// The same file under another name, which may be there already.
-fn link(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     match std::fs::hard_link(from, to) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(transient(e)),
         _ => Ok(()),
