@@ -20,6 +20,7 @@ mod boots;
 mod disks;
 mod exports;
 mod findings;
+mod flat;
 mod guest;
 mod images;
 mod memory;

@@ -14,7 +14,6 @@ use berth_domain::ids::{DiskId, DiskSnapshotId};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
 use super::snapshots::gone;
 use super::{DiskSpec, QemuEngine, gib, notes};
@@ -178,15 +177,8 @@ fn about_to_clone(spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
 
 /// Whether a base is there, which is young from then on.
 fn is_whole(base: &Path) -> bool {
-    make_young(base);
+    notes::make_young(base);
     base.join(image::MANIFEST).is_file()
-}
-
-/// Has a file or a folder be as old as this moment; fine where there is none.
-pub(super) fn make_young(path: &Path) {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // One that is not there is made, and what stays old is made anew sooner.
-    let _ = utimensat(CWD, path, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
 }
 
 /// Removes bases that no disk of a data folder builds on.
@@ -248,6 +240,8 @@ pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
     use super::*;
 
     /// A data folder whose bases are old, one of them named by nothing.

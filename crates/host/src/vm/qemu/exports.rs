@@ -19,24 +19,20 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{ErrorKind, SeekFrom};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
-use berth_domain::ids::ImageId;
-use berth_qemu::image::Manifest;
-use berth_qemu::machine::{self, Drive, memory, snapshot};
+use berth_qemu::machine::{Drive, memory, snapshot};
 use berth_qemu::{host, image};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
-use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::Semaphore;
 
-use super::bases::make_young;
-use super::{QemuEngine, notes};
+use super::notes::{self, make_young};
 use crate::error::{qemu_failed, transient};
-use crate::vm::{Content, ExportSource, Exported, Part};
+use crate::vm::Exported;
 use crate::{EngineError, Result, fault};
 
 /// How long a file is kept after it was asked for last.
@@ -44,22 +40,22 @@ pub(super) const KEPT: Duration = Duration::from_mins(10);
 /// How long, where the host has no room for another one.
 const KEPT_WITHOUT_ROOM: Duration = Duration::from_mins(1);
 /// How many are made at a time.
-const AT_ONCE: usize = 2;
+pub(super) const AT_ONCE: usize = 2;
 
 /// A file that is whole.
 #[derive(Clone, Debug)]
 pub(super) struct Flat {
-    file: PathBuf,
-    about: Exported,
+    pub(super) file: PathBuf,
+    pub(super) about: Exported,
 }
 
-type Making = BoxFuture<'static, Result<Flat>>;
+pub(super) type Making = BoxFuture<'static, Result<Flat>>;
 
 /// The files of a host, those that are being made among them.
 pub(super) struct Exports {
-    folder: PathBuf,
-    under_way: Mutex<HashMap<String, WeakShared<Making>>>,
-    turns: Arc<Semaphore>,
+    pub(super) folder: PathBuf,
+    pub(super) under_way: Mutex<HashMap<String, WeakShared<Making>>>,
+    pub(super) turns: Arc<Semaphore>,
     begun: Once,
 }
 
@@ -95,7 +91,7 @@ impl Exports {
     }
 
     /// A file of this name, if it is whole; it is young from then on.
-    fn kept(&self, name: &str) -> Option<Flat> {
+    pub(super) fn kept(&self, name: &str) -> Option<Flat> {
         let (note, file) = (self.folder.join(format!("{name}.json")), self.folder.join(format!("{name}.qcow2")));
         let about = serde_json::from_str(&notes::read(&note).ok()??).ok()?;
         file.is_file().then(|| {
@@ -105,7 +101,7 @@ impl Exports {
     }
 
     /// Waits for a copy of a disk, with all who wait for the same.
-    async fn make(self: &Arc<Self>, copy: Copy) -> Result<Flat> {
+    pub(super) async fn make(self: &Arc<Self>, copy: Copy) -> Result<Flat> {
         self.forget_earlier();
         std::fs::create_dir_all(&self.folder).map_err(transient)?;
         self.joined(copy).await
@@ -127,16 +123,16 @@ impl Exports {
 }
 
 /// A copy that is to be made.
-struct Copy {
-    name: String,
-    drive: Drive,
-    state: State,
+pub(super) struct Copy {
+    pub(super) name: String,
+    pub(super) drive: Drive,
+    pub(super) state: State,
     /// What is kept back of the host's disk, in bytes.
-    reserve: u64,
+    pub(super) reserve: u64,
 }
 
 /// How long a file is, and when it was written to last.
-type State = (u64, i128);
+pub(super) type State = (u64, i128);
 
 impl Copy {
     async fn make(self, exports: Arc<Exports>) -> Result<Flat> {
@@ -189,64 +185,6 @@ impl Drop for Half {
     }
 }
 
-impl QemuEngine {
-    /// A stand-alone file, made or found.
-    pub(super) async fn flat(&self, of: &ExportSource) -> Result<Exported> {
-        if let ExportSource::Image(id) = of {
-            return Ok(self.flat_image(*id).await?.about);
-        }
-        let copy = self.copy_of(of)?;
-        Ok(self.exports.make(copy).await?.about)
-    }
-
-    /// A part of a file that was made.
-    pub(super) async fn open_flat(&self, of: &ExportSource, sha256: &str, part: Part) -> Result<Box<dyn Content>> {
-        let again = || EngineError::Transient("the file is not there any more; ask for it again".into());
-        let flat = match of {
-            ExportSource::Image(id) => self.flat_image(*id).await?,
-            other => self.exports.kept(&self.copy_of(other)?.name).ok_or_else(again)?,
-        };
-        if flat.about.sha256 != sha256 {
-            return Err(again());
-        }
-        if !flat.about.has(part) {
-            return Err(EngineError::Permanent("the file has no such part".into()));
-        }
-        let mut file = tokio::fs::File::open(&flat.file).await.map_err(transient)?;
-        file.seek(SeekFrom::Start(part.from)).await.map_err(transient)?;
-        Ok(Box::new(file.take(part.bytes)))
-    }
-
-    /// What is copied, where that stands still.
-    fn copy_of(&self, of: &ExportSource) -> Result<Copy> {
-        let (id, drive) = match of {
-            ExportSource::Disk { id, of } => {
-                if of.is_some_and(|of| machine::find(&self.machine(of), of.0).is_some()) {
-                    return Err(EngineError::Transient("a machine has the disk that runs".into()));
-                }
-                (id.0, self.any_drive(*id)?)
-            }
-            ExportSource::Snapshot(id) => (id.0, self.snapshot_drive(*id)?),
-            ExportSource::Image(_) => return Err(EngineError::Permanent("an image is not copied".into())),
-        };
-        let state = state(&drive.path)?;
-        let name = format!("{id}-{:x}-{:x}", state.0, state.1);
-        Ok(Copy { name, drive, state, reserve: self.reserve() })
-    }
-
-    /// The disk of a project's image, which is a stand-alone file.
-    async fn flat_image(&self, id: ImageId) -> Result<Flat> {
-        let gone = || EngineError::Permanent("the image is not there any more".into());
-        let dir = self.images_dir().join(id.to_string());
-        let manifest = Manifest::load(&dir).map_err(|_| gone())?;
-        self.integrity.check(&dir, &manifest).await?;
-        let sha256 = manifest.sha256.get(&manifest.disk).cloned().ok_or_else(gone)?;
-        let file = dir.join(&manifest.disk);
-        let bytes = std::fs::metadata(&file).map_err(transient)?.len();
-        Ok(Flat { file, about: Exported { bytes, sha256 } })
-    }
-}
-
 /// How long a file is, and what it hashes to. Whoever leaves ends that.
 pub(super) async fn digest(path: &Path) -> Result<Exported> {
     let (path, left) = (path.to_path_buf(), Arc::new(()));
@@ -262,7 +200,7 @@ pub(super) async fn digest(path: &Path) -> Result<Exported> {
     hashed
 }
 
-fn state(path: &Path) -> Result<State> {
+pub(super) fn state(path: &Path) -> Result<State> {
     let states = memory::states(&[path]).map_err(qemu_failed)?;
     states.into_values().next().ok_or_else(|| transient("the disk's file cannot be looked at"))
 }
@@ -278,6 +216,3 @@ fn remove(path: &Path) -> std::io::Result<()> {
         _ => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,12 +1,17 @@
 //! Files of disks, made by the qemu-img of this machine.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use berth_domain::host::image::ImageOfSnapshot;
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
-use berth_qemu::disk;
+use berth_qemu::machine::{Drive, snapshot};
+use berth_qemu::{disk, image};
+use futures::future::WeakShared;
 use uuid::Uuid;
 
+use super::super::exports::{AT_ONCE, KEPT};
 use super::super::tests::engine;
 use super::*;
 use crate::vm::{DiskSnapshotSpec, DiskSource, DiskSpec, Engine};
