@@ -79,10 +79,10 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
     Some(match (id, path.first().copied().unwrap_or_default()) {
         // Administrators name things that are not their own.
         (_, "admin") => return None,
-        ("vm" | "vms", _) => Kind::Vm,
+        ("vm" | "vms", _) | ("from_vm", "image") => Kind::Vm,
         ("sandbox" | "sandboxes", _) => Kind::Sandbox,
         ("disk" | "disks", _) if positional => Kind::Disk,
-        ("attach" | "root_disk", "vm") => Kind::Disk,
+        ("attach" | "root_disk", "vm") | ("from_disk", "image") => Kind::Disk,
         // Of a key they are networks that it may be used from.
         ("network" | "networks", "vm" | "sandbox" | "network") => Kind::Network,
         ("ssh_keys", "ssh-key") => Kind::SshKey,
@@ -162,7 +162,14 @@ async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
             let all = context.project()?.snapshots(page).await?.data.into_iter();
             all.map(|snapshot| snapshot.name.unwrap_or(snapshot.id)).collect()
         }
-        Kind::Image => client.images(page).await?.data.into_iter().map(|image| image.id).collect(),
+        Kind::Image => {
+            let own = match context.project() {
+                Ok(project) => project.images(page).await?.data,
+                Err(_) => Vec::new(),
+            };
+            let all = client.images(page).await?.data.into_iter().map(|image| image.id);
+            own.into_iter().map(|image| image.id).chain(all).collect()
+        }
         Kind::Size => client.vm_configs().await?.data.into_iter().map(|size| size.id).collect(),
         Kind::Project => client.projects(context.org()?, page).await?.data.into_iter().map(|p| p.slug).collect(),
         Kind::Org => client.organizations(page).await?.data.into_iter().map(|org| org.slug).collect(),

@@ -53,6 +53,8 @@ ids! {
     DiskId;
     /// A snapshot of a disk.
     DiskSnapshotId;
+    /// An image that a project made of a disk.
+    ImageId;
     /// One operation on a VM.
     OperationId;
     /// A sandbox.

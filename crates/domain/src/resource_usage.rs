@@ -39,6 +39,8 @@ words! {
         Disk = "disk",
         /// A snapshot of a disk, while it is there.
         DiskSnapshot = "disk_snapshot",
+        /// An image that a project made, while it is there.
+        Image = "image",
         /// A sandbox, while it is `Ready`.
         Sandbox = "sandbox",
         /// A sandbox's snapshot, while it is there.
@@ -61,7 +63,7 @@ impl Kind {
     pub const fn unit(self) -> Unit {
         match self {
             Self::Vm | Self::Sandbox => Unit::Seconds,
-            Self::RootDisk | Self::Disk | Self::DiskSnapshot | Self::Snapshot => Unit::GibHours,
+            Self::RootDisk | Self::Disk | Self::DiskSnapshot | Self::Image | Self::Snapshot => Unit::GibHours,
         }
     }
 }

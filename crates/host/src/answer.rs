@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{
-    Ask, Question, disk, disk_snapshot, host, image, layer, memory, network, sandbox, template, upload, vm,
+    Ask, Question, disk, disk_snapshot, export, host, image, layer, memory, network, sandbox, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::names::Slug;
@@ -21,9 +21,10 @@ use crate::sandbox::SandboxEngine;
 use crate::vm::{Engine, ImageImport, ImageInfo};
 use crate::{EngineError, Result};
 
-/// The folders of disks and of snapshots that were set aside.
+/// The folders of disks, of snapshots and of projects' images that were set aside.
 const DISKS: &str = "disks";
 const SNAPSHOTS: &str = "snapshots";
+const IMAGES: &str = "images";
 
 /// A host: its engines, and where it sets aside what no row owns.
 pub struct Host {
@@ -65,6 +66,7 @@ impl Host {
             Ask::Image(ask) => self.of_image(ask).await,
             Ask::Disk(ask) => self.of_disk(ask).await,
             Ask::DiskSnapshot(ask) => self.of_disk_snapshot(ask).await,
+            Ask::Export(export::Ask::Make(q)) => say(&q, self.vm.export(&q.of).await),
             Ask::Vm(ask) => self.of_vm(ask).await,
             Ask::Layer(ask) => self.of_layer(ask).await,
             Ask::Memory(memory::Ask::Remove(q)) => say(&q, self.sandbox.remove_memory(q.id).await),
@@ -119,6 +121,11 @@ impl Host {
             A::List(q) => say(&q, self.vm.images().await),
             A::Find(q) => say(&q, self.vm.image(&q.id).await),
             A::Import(q) => say(&q, self.import(&q.import).await),
+            A::Make(q) => say(&q, self.vm.make_image(&q.image).await),
+            A::SetAside(q) => {
+                let into = self.aside(IMAGES, q.at).await?;
+                say(&q, self.vm.set_aside_image(q.id, &into).await)
+            }
             A::Remove(q) => say(&q, self.vm.remove_image(&q.id).await),
         }
     }

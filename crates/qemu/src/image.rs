@@ -6,6 +6,7 @@
 mod header;
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,8 @@ use crate::{Error, Result};
 
 /// The file that describes an image.
 pub const MANIFEST: &str = "image.json";
+/// Bytes that are hashed at a time.
+const CHUNK: usize = 1 << 20;
 /// Memory that a foreign image is assumed to need, in MiB.
 const FOREIGN_MEMORY_MB: u64 = 512;
 
@@ -46,6 +49,9 @@ pub struct Manifest {
     /// Whether a machine of it can wait for its owner, so that others begin with its memory.
     #[serde(default)]
     pub waits: bool,
+    /// Whether a row of a project owns it, which alone says who sees it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_owned: bool,
     /// What its files hash to.
     #[serde(default)]
     pub sha256: BTreeMap<String, String>,
@@ -175,6 +181,7 @@ fn manifest(import: &Import, digest: String, virtual_size: u64) -> Manifest {
         virtual_size_bytes: virtual_size,
         min_memory_mb: FOREIGN_MEMORY_MB,
         waits: false,
+        is_owned: false,
         sha256: BTreeMap::new(),
     }
 }
@@ -199,9 +206,27 @@ fn judge(path: &Path, wanted: Option<&str>, bounds: &Bounds) -> Result<(Header, 
     Ok((header, digest))
 }
 
-fn hash(file: &mut std::fs::File) -> std::io::Result<String> {
-    let mut hasher = Sha256::new();
-    std::io::copy(file, &mut hasher)?;
+/// What a file hashes to, in hexadecimal.
+pub fn hash(file: &mut std::fs::File) -> std::io::Result<String> {
+    hash_while(file, || true)
+}
+
+/// The same, as long as it is wanted.
+///
+/// # Errors
+/// `Interrupted` where it is wanted no more, and where the file cannot be read.
+pub fn hash_while(file: &mut std::fs::File, is_wanted: impl Fn() -> bool) -> std::io::Result<String> {
+    let (mut hasher, mut chunk) = (Sha256::new(), vec![0; CHUNK]);
+    loop {
+        let read = file.read(&mut chunk)?;
+        if read == 0 {
+            break;
+        }
+        if !is_wanted() {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        hasher.update(&chunk[..read]);
+    }
     Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
-use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys,
-    ImageImport, ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource, Exported,
+    Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
 
+use crate::exports;
 use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
@@ -41,6 +42,10 @@ pub struct SimulatedEngine {
 
 struct World {
     images: HashMap<String, ImageInfo>,
+    /// Images of projects.
+    owned: HashMap<ImageId, ImageInfo>,
+    /// How many files of disks were made.
+    exports: u32,
     machines: HashMap<MachineId, (Machine, MachineSpec)>,
     open: HashMap<MachineId, HashSet<InboundPort>>,
     /// Machines whose memory is on the disk.
@@ -79,6 +84,8 @@ impl Default for SimulatedEngine {
         let image = |id: &str, gib: i64| (id.to_owned(), image(id, "1", gib << 30));
         let world = World {
             images: HashMap::from([image("micro", 20), image("large", 25)]),
+            owned: HashMap::new(),
+            exports: 0,
             machines: HashMap::new(),
             open: HashMap::new(),
             memories: HashSet::new(),
@@ -297,6 +304,16 @@ impl SimulatedEngine {
         self.world().images.contains_key(id)
     }
 
+    /// How many images of projects it has.
+    pub fn owned_images(&self) -> usize {
+        self.world().owned.len()
+    }
+
+    /// How often a file of a disk was asked for.
+    pub fn exports(&self) -> u32 {
+        self.world().exports
+    }
+
     /// Names of what waits to be imported.
     pub fn staged(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.staging.path()).expect("a folder").flatten();
@@ -339,6 +356,23 @@ impl SimulatedEngine {
 }
 
 impl World {
+    /// The file of what is exported, if that stands still.
+    fn flat(&self, of: &ExportSource) -> Result<Vec<u8>> {
+        let gone = || EngineError::Permanent("it is not there any more".into());
+        let is_there = match of {
+            ExportSource::Disk { id, of } => {
+                let runs = |id| self.machines.get(&id).is_some_and(|(machine, _)| *machine != Machine::Absent);
+                if of.is_some_and(runs) {
+                    return Err(EngineError::Transient("a machine has the disk that runs".into()));
+                }
+                self.disks.contains_key(id)
+            }
+            ExportSource::Snapshot(id) => self.snapshots.is_whole(*id),
+            ExportSource::Image(id) => self.owned.contains_key(id),
+        };
+        if is_there { Ok(exports::file(of)) } else { Err(gone()) }
+    }
+
     fn cloned(&mut self, disk: &DiskSpec) {
         if let DiskSource::Image(image) = &disk.source {
             self.clones.entry(disk.id).or_default().push(image.clone());
@@ -464,6 +498,19 @@ impl Engine for SimulatedEngine {
             std::fs::write(into.join(id.to_string()), "").expect("a file");
         }
         Ok(())
+    }
+
+    async fn export(&self, of: &ExportSource) -> Result<Exported> {
+        self.call("export").await?;
+        let mut world = self.world();
+        world.exports += 1;
+        Ok(exports::about(&world.flat(of)?))
+    }
+
+    async fn exported(&self, of: &ExportSource, sha256: &str, part: Part) -> Result<Box<dyn Content>> {
+        self.call("exported").await?;
+        let file = self.world().flat(of)?;
+        Ok(Box::new(std::io::Cursor::new(exports::part(&file, sha256, part)?)))
     }
 
     async fn observe(&self, id: MachineId) -> Result<Machine> {
@@ -690,7 +737,29 @@ impl Engine for SimulatedEngine {
 
     async fn remove_image(&self, id: &str) -> Result<()> {
         self.call("remove_image").await?;
-        self.world().images.remove(id);
+        let mut world = self.world();
+        world.images.remove(id);
+        if let Ok(id) = id.parse() {
+            world.owned.remove(&id);
+        }
+        Ok(())
+    }
+
+    async fn make_image(&self, image: &ImageOfSnapshot) -> Result<ImageInfo> {
+        self.call("make_image").await?;
+        let mut world = self.world();
+        if !world.snapshots.is_whole(image.snapshot) {
+            return Err(EngineError::Permanent("there is no such snapshot".into()));
+        }
+        let made = ImageInfo { name: image.name.clone(), ..self::image(&image.id.to_string(), "made", 20 << 30) };
+        Ok(world.owned.entry(image.id).or_insert(made).clone())
+    }
+
+    async fn set_aside_image(&self, id: ImageId, into: &Path) -> Result<()> {
+        self.call("remove_image").await?;
+        if self.world().owned.remove(&id).is_some() {
+            std::fs::write(into.join(id.to_string()), "").expect("a file");
+        }
         Ok(())
     }
 
@@ -700,6 +769,7 @@ impl Engine for SimulatedEngine {
             machines: world.machines.keys().copied().collect(),
             disks: world.disks.keys().copied().collect(),
             snapshots: world.snapshots.all(),
+            images: world.owned.keys().copied().collect(),
         })
     }
 

@@ -8,6 +8,7 @@ mod body;
 mod chance;
 pub mod commands;
 mod engine;
+mod exports;
 mod generations;
 mod gpus;
 mod networks;

@@ -1,4 +1,7 @@
-//! Images.
+//! Images: the platform's, and those that a project made of its disks. Both are named by their ids, and a project's own by its
+//! name, too.
+
+pub mod own;
 
 use std::path::PathBuf;
 
@@ -30,21 +33,30 @@ const WORDS: Words = &[
 
 #[derive(Subcommand)]
 pub enum ImageCommand {
-    /// List images
+    /// List images: the project's own, and the platform's
     #[command(visible_alias = "ls")]
     List(ListArgs),
     /// Show one image
     #[command(visible_alias = "show")]
     Get {
-        /// Id
+        /// Id; name of one of the project's own
         image: String,
+    },
+    /// Make an image of a root disk, whose VM may run and goes on, and wait until it is ready
+    Create(own::CreateArgs),
+    /// Save one of the project's own images as a qcow2 file; what broke off goes on
+    Export {
+        /// Name or id
+        image: String,
+        /// File to write; NAME.qcow2 in this folder by default
+        file: Option<PathBuf>,
     },
     /// Bring in an ordinary cloud image, qcow2 or raw, and wait until it is ready (administrators)
     Import(ImportArgs),
-    /// Remove images that no disk is a clone of (administrators)
+    /// Remove images: the project's own, or those of the platform that no disk is a clone of (administrators)
     #[command(visible_alias = "rm")]
     Delete {
-        /// Ids
+        /// Ids; names of the project's own
         #[arg(required = true)]
         images: Vec<String>,
         #[command(flatten)]
@@ -81,31 +93,48 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     match command {
         ImageCommand::List(args) => {
             let project = context.project().ok();
-            args.show(context.look, project.as_ref(), async |page| client.images(page).await, show).await
+            let list = async |page| own::listed(client, project.as_ref(), page).await;
+            args.show(context.look, project.as_ref(), list, show).await
         }
-        ImageCommand::Get { image } => one(context, client.image(&image).await?),
+        ImageCommand::Get { image } => match own::find(context, &image).await? {
+            Some(found) => own::one(context, &found),
+            None => one(context, client.image(&image).await?),
+        },
+        ImageCommand::Create(args) => own::create(context, args).await,
+        ImageCommand::Export { image, file } => own::export(context, &image, file).await,
         ImageCommand::Import(args) => one(context, import(context, args).await?),
         ImageCommand::Delete { images, waiting } => delete(context, &images, waiting).await,
     }
 }
 
-/// The image with an id; the error names a missing one.
-async fn find(client: &Client, id: &str) -> Result<Image> {
-    match client.image(id).await {
+/// The image with an id, or one of the project's own; whether it is that. The error names a missing one.
+async fn find(context: &Context, text: &str) -> Result<(Doomed, bool)> {
+    if let Some(found) = own::find(context, text).await? {
+        return Ok((Doomed { name: found.name, id: found.id }, true));
+    }
+    match context.client.image(text).await {
         Err(error) if error.status() == Some(404) => {
-            Err(Failure::not_found(format!("There is no image called '{id}'. List them: berth image list")))
+            Err(Failure::not_found(format!("There is no image called '{text}'. List them: berth image list")))
         }
-        found => Ok(found?),
+        found => found.map(|Image { id, .. }| (Doomed { name: id.clone(), id }, false)).map_err(Into::into),
     }
 }
 
-async fn delete(context: &Context, ids: &[String], waiting: WaitArgs) -> Result<()> {
+async fn delete(context: &Context, texts: &[String], waiting: WaitArgs) -> Result<()> {
+    let found = find_all(texts, async |text: &str| find(context, text).await).await?;
+    let own: Vec<_> = found.iter().filter(|(_, own)| *own).map(|(doomed, _)| doomed.id.clone()).collect();
+    let project = if own.is_empty() { None } else { Some(context.project()?) };
+    let project = |id: &str| project.as_ref().filter(|_| own.iter().any(|own| own == id));
     let client = &context.client;
-    let images = find_all(ids, async |id: &str| find(client, id).await).await?;
-    let doomed = images.into_iter().map(|Image { id, .. }| Doomed { name: id.clone(), id });
-    let ask = async |id: &str| client.delete_image(id).await;
-    let look = async |id: &str| client.image(id).await.map(|image| image.status);
-    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
+    let ask = async |id: &str| match project(id) {
+        Some(project) => project.delete_image(id).await,
+        None => client.delete_image(id).await,
+    };
+    let look = async |id: &str| match project(id) {
+        Some(project) => project.image(id).await.map(|image| image.status),
+        None => client.image(id).await.map(|image| image.status),
+    };
+    several::delete(context, found.into_iter().map(|(doomed, _)| doomed).collect(), (waiting, LONGEST), ask, look).await
 }
 
 async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
@@ -180,7 +209,7 @@ fn show(images: &[Image]) -> Table {
             message,
         ]
     });
-    let header = ["ID", "+NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
+    let header = ["ID", "NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
     let none = "No images. Build one: script/quickstart, or import one: berth image import FILE";
     Table::new(header, rows, none).cut()
 }

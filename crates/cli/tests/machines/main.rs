@@ -20,6 +20,7 @@ mod image;
 mod network;
 mod networks;
 mod networks6;
+mod project_image;
 mod project_network;
 mod reinstall;
 mod rescue;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{DiskSnapshotId, ImageId};
 use crate::vm::image::Import;
 
 /// An image as the engine has it.
@@ -36,6 +37,17 @@ pub struct ImageImport {
     pub sha256: Option<String>,
     /// Whether it boots by UEFI rather than BIOS.
     pub uefi: bool,
+}
+
+/// A project's image to be made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageOfSnapshot {
+    /// Its id: what it is called on the host.
+    pub id: ImageId,
+    /// Name for people.
+    pub name: String,
+    /// The snapshot of a root disk that it is made of.
+    pub snapshot: DiskSnapshotId,
 }
 
 impl From<&Import> for ImageImport {

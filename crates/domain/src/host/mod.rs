@@ -8,6 +8,7 @@ pub mod aim;
 pub mod ask;
 pub mod disk;
 pub mod error;
+pub mod export;
 pub mod gpu;
 pub mod image;
 pub mod model;

@@ -8,7 +8,7 @@ use super::Aim;
 use super::gpu::PciAddress;
 use super::network::Membership;
 use crate::firewall::Rules;
-use crate::ids::{DiskId, DiskSnapshotId, MachineId};
+use crate::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use crate::vm::{ExposedPort, InboundPort};
 
 /// A machine to be started.
@@ -162,4 +162,7 @@ pub struct Found {
     /// Snapshots of disks.
     #[serde(default)]
     pub snapshots: Vec<DiskSnapshotId>,
+    /// Images of projects.
+    #[serde(default)]
+    pub images: Vec<ImageId>,
 }

@@ -15,11 +15,13 @@
 
 pub mod disk;
 pub mod disk_snapshot;
+pub mod export;
 pub mod image;
 pub mod inbound;
 pub mod model;
 pub mod plan;
 pub mod pool;
+pub mod project_image;
 pub mod request;
 pub mod state;
 
@@ -28,4 +30,5 @@ pub use disk_snapshot::DiskSnapshotStatus;
 pub use image::ImageStatus;
 pub use inbound::{InboundPort, Reach};
 pub use model::{ExposedPort, Protocol, RestartPolicy, Status};
+pub use project_image::ProjectImageStatus;
 pub use request::CreateVm;

@@ -11,15 +11,16 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use async_trait::async_trait;
-use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{DiskSnapshotSpec, DiskSource, DiskSpec};
+pub use berth_domain::host::export::{ExportSource, Exported, Part};
 pub use berth_domain::host::gpu::{Gpu, PciAddress};
-pub use berth_domain::host::image::{ImageImport, ImageInfo};
+pub use berth_domain::host::image::{ImageImport, ImageInfo, ImageOfSnapshot};
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
 use crate::Result;
@@ -27,6 +28,10 @@ use crate::Result;
 /// A stream of bytes to a serial console or a screen.
 pub trait Console: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Console for T {}
+
+/// The bytes of a file, to be read once.
+pub trait Content: tokio::io::AsyncRead + Send + Unpin {}
+impl<T: tokio::io::AsyncRead + Send + Unpin> Content for T {}
 
 /// What runs machines.
 #[async_trait]
@@ -72,6 +77,14 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Moves the files of a snapshot into a folder; fine where there are none.
     async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()>;
+
+    /// Makes a stand-alone qcow2 file of a disk, or finds it made; it is kept for a while after it was asked for last. All who
+    /// ask for the same wait for one file; when the last of them leaves before it is there, it is given up.
+    async fn export(&self, of: &ExportSource) -> Result<Exported>;
+
+    /// Opens a part of a file that [`Engine::export`] made and that hashes to this. Whoever reads fewer bytes than the part
+    /// has knows that it broke off.
+    async fn exported(&self, of: &ExportSource, sha256: &str, part: Part) -> Result<Box<dyn Content>>;
 
     /// Looks at a machine.
     async fn observe(&self, id: MachineId) -> Result<Machine>;
@@ -138,7 +151,7 @@ pub trait Engine: Send + Sync + 'static {
     /// What a running machine uses.
     async fn usage(&self, id: MachineId) -> Option<Usage>;
 
-    /// The images at hand, by what they say of themselves.
+    /// The platform's images at hand, by what they say of themselves. Those of projects are not among them.
     async fn images(&self) -> Result<Vec<ImageInfo>>;
 
     /// An image, if it is at hand and whole.
@@ -150,7 +163,14 @@ pub trait Engine: Send + Sync + 'static {
     /// Takes in a foreign image, qcow2 or raw; nothing in it is executed.
     async fn import_image(&self, file: &std::path::Path, import: &ImageImport) -> Result<ImageInfo>;
 
-    /// Removes an image; fine where there is none.
+    /// Makes a project's image of a snapshot of a root disk, whole or not at all: a disk that lies on no other, and what
+    /// that disk's own image boots with. One that is there stays as it is.
+    async fn make_image(&self, image: &ImageOfSnapshot) -> Result<ImageInfo>;
+
+    /// Moves the files of a project's image into a folder; fine where there are none.
+    async fn set_aside_image(&self, id: ImageId, into: &Path) -> Result<()>;
+
+    /// Removes an image; fine where there is none. What was cloned from it stays.
     async fn remove_image(&self, id: &str) -> Result<()>;
 
     /// What the host has of us.

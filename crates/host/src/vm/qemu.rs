@@ -8,6 +8,7 @@
 //! bases/<snapshot id>/          the same of a root disk's snapshot; `below` names the base that its file lies on
 //! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base
 //! snapshots/<id>.qcow2          snapshots of disks; <id>.base names the base of a root disk's
+//! exports/                      disks as stand-alone files, for a while
 //! machines/<machine id>/             process, seed, console
 //! ```
 //!
@@ -17,8 +18,11 @@ mod bases;
 mod begin;
 mod boots;
 mod disks;
+mod exports;
 mod findings;
+mod flat;
 mod guest;
+mod images;
 mod memory;
 mod network;
 mod notes;
@@ -37,7 +41,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
-use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort};
@@ -51,12 +55,13 @@ use tokio_util::sync::CancellationToken;
 pub use self::settings::Settings;
 
 use self::boots::{Begun, Boots};
+use self::exports::Exports;
 use self::network::Programs;
 use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
-    Aim, Capacity, Console, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport,
-    ImageInfo, MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, Content, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource, Exported, Found,
+    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
@@ -98,6 +103,7 @@ pub struct QemuEngine {
     /// Who makes a base of a snapshot has this.
     making_bases: tokio::sync::Mutex<()>,
     screens: Screens,
+    exports: Arc<Exports>,
 }
 
 impl QemuEngine {
@@ -109,6 +115,7 @@ impl QemuEngine {
         Self {
             gpus: Gpus::of_this_host(&settings.host.data),
             boots: Boots::new(&settings.host.data),
+            exports: Arc::new(Exports::new(&settings.host.data)),
             programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             clock,
@@ -126,7 +133,12 @@ impl QemuEngine {
     }
 
     fn is_room(&self, free: u64) -> bool {
-        free >= gib(self.settings.disk_reserve_gb).max(LEAST_ROOM)
+        free >= self.reserve()
+    }
+
+    /// What is kept back of the host's disk, in bytes.
+    fn reserve(&self) -> u64 {
+        gib(self.settings.disk_reserve_gb).max(LEAST_ROOM)
     }
 
     /// Whether there is room on the disk, and was none before.
@@ -426,6 +438,14 @@ impl Engine for QemuEngine {
         self.set_aside_files(id, into).await
     }
 
+    async fn export(&self, of: &ExportSource) -> Result<Exported> {
+        self.flat(of).await
+    }
+
+    async fn exported(&self, of: &ExportSource, sha256: &str, part: Part) -> Result<Box<dyn Content>> {
+        self.open_flat(of, sha256, part).await
+    }
+
     async fn observe(&self, id: MachineId) -> Result<Machine> {
         let seen = machine::observe(&self.machine(id), id.0).await;
         if seen == Observed::Stalled {
@@ -525,7 +545,8 @@ impl Engine for QemuEngine {
     }
 
     async fn images(&self) -> Result<Vec<ImageInfo>> {
-        Ok(image::list(&self.images_dir()).into_iter().map(|(_, manifest)| info(manifest)).collect())
+        let all = image::list(&self.images_dir()).into_iter();
+        Ok(all.filter(|(_, manifest)| !manifest.is_owned).map(|(_, manifest)| info(manifest)).collect())
     }
 
     async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
@@ -554,10 +575,15 @@ impl Engine for QemuEngine {
     }
 
     async fn remove_image(&self, id: &str) -> Result<()> {
-        match tokio::fs::remove_dir_all(self.images_dir().join(id)).await {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
-            _ => Ok(()),
-        }
+        self.forget_image(id).await
+    }
+
+    async fn make_image(&self, image: &ImageOfSnapshot) -> Result<ImageInfo> {
+        self.make_image_of(image).await
+    }
+
+    async fn set_aside_image(&self, id: ImageId, into: &Path) -> Result<()> {
+        self.set_image_aside(id, into).await
     }
 
     async fn scan(&self) -> Result<Found> {
@@ -572,6 +598,7 @@ impl Engine for QemuEngine {
             machines: machines.into_iter().collect(),
             disks: disks.into_iter().collect(),
             snapshots: snapshots.into_iter().collect(),
+            images: self.owned_images(),
         })
     }
 
@@ -579,6 +606,7 @@ impl Engine for QemuEngine {
         let machines = async {
             while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
                 self.tend_machines();
+                self.exports.sweep(exports::KEPT);
             }
         };
         tokio::join!(machines, self.tend_boots(&stop));

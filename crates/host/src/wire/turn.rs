@@ -3,10 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::time::Duration;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{Agent, Ask, Build, Event, Picture, Reached, Receive, Stage};
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Event, Exported, Picture, Reached, Receive, Stage};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -27,8 +28,10 @@ use crate::sandbox::{self, DISK_FULL};
 use crate::vm::Console;
 use crate::{EngineError, Host, Result};
 
-/// Bytes of a file that are received at a time.
+/// Bytes of a file that are received or sent at a time.
 const CHUNK: usize = 128 << 10;
+/// How long nothing of a file may be taken whose bytes are passed on: longer than whoever takes them last may pause.
+const SLOW: Duration = Duration::from_mins(2);
 
 /// Answers a question, and makes its connection the stream that it asks for.
 pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> {
@@ -37,6 +40,7 @@ pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> 
         Ask::Console(q) => carry(host.vm.console(q.id), say(&q, Ok(())).into(), stream).await,
         Ask::Screen(q) => carry(host.vm.screen(q.id), say(&q, Ok(())).into(), stream).await,
         Ask::Picture(q) => picture(host, q, stream).await,
+        Ask::Exported(q) => exported(host, q, stream).await,
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
         Ask::Stage(q) => {
@@ -107,6 +111,25 @@ async fn picture(host: &Host, q: Picture, mut stream: impl Stream) -> io::Result
     timeout(SILENCE, stream.flush()).await?
 }
 
+/// Sends a part of a file that was made of a disk. Whoever asked passes it on, to somebody who may be slow to take it.
+async fn exported(host: &Host, q: Exported, mut stream: impl Stream) -> io::Result<()> {
+    let opened = attend(&mut stream, host.vm.exported(&q.of, &q.sha256, q.part)).await?;
+    let mut content = match opened {
+        None => return Ok(()),
+        Some(Err(error)) => return end(&mut stream, Told::Failed(error)).await,
+        Some(Ok(content)) => content,
+    };
+    tell(&mut stream, &say(&q, Ok(())).into()).await?;
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let read = content.read(&mut chunk).await?;
+        if read == 0 {
+            return timeout(SLOW, stream.shutdown()).await?;
+        }
+        timeout(SLOW, stream.write_all(&chunk[..read])).await??;
+    }
+}
+
 /// Passes on what a sandbox's agent is asked, by HTTP/2, as long as both sides are there.
 async fn agent(host: &Host, q: Agent, mut stream: impl Stream) -> io::Result<()> {
     let Some(reached) = attend(&mut stream, host.sandbox.connect(q.id)).await? else { return Ok(()) };
@@ -114,7 +137,7 @@ async fn agent(host: &Host, q: Agent, mut stream: impl Stream) -> io::Result<()>
         Ok(connection) => connection,
         Err(error) => return end(&mut stream, Told::Failed(error)).await,
     };
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let reached = Reached {
         authorization: connection.authorization.clone(),
         age_ms: millis(connection.since.elapsed()),

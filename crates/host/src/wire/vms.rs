@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, disk, disk_snapshot, host, image, stream, vm};
-use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
+use berth_domain::host::ask::{Ask, disk, disk_snapshot, export, host, image, stream, vm};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
+use tokio::io::AsyncReadExt;
 use tokio::sync::broadcast;
 
 use super::remote::{Remote, read};
 use crate::vm::{
-    Aim, Capacity, Console, DiskSnapshotSpec, DiskSpec, Engine, Found, Gpu, GuestKeys, ImageImport, ImageInfo,
-    MachineSpec, Open, Started, Usage,
+    Aim, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found, Gpu, GuestKeys,
+    ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
 use crate::{EngineError, Result, lost};
 
@@ -68,6 +69,17 @@ impl Engine for Remote {
 
     async fn set_aside_snapshot(&self, id: DiskSnapshotId, into: &Path) -> Result<()> {
         self.ask(disk_snapshot::SetAside { id, at: lost::day(into)? }).await
+    }
+
+    async fn export(&self, of: &ExportSource) -> Result<Exported> {
+        self.ask(export::Make { of: *of }).await
+    }
+
+    async fn exported(&self, of: &ExportSource, sha256: &str, part: Part) -> Result<Box<dyn Content>> {
+        let asked = stream::Exported { of: *of, sha256: sha256.to_owned(), part };
+        let mut stream = self.begin(Ask::Stream(asked.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(Box::new(stream.take(part.bytes)))
     }
 
     async fn observe(&self, id: MachineId) -> Result<Machine> {
@@ -174,6 +186,14 @@ impl Engine for Remote {
     async fn import_image(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
         self.send(file, |bytes| Ask::Stream(stream::Stage { image: import.id.clone(), bytes }.into())).await?;
         self.ask(image::Import { import: import.clone() }).await
+    }
+
+    async fn make_image(&self, image: &ImageOfSnapshot) -> Result<ImageInfo> {
+        self.ask(image::Make { image: image.clone() }).await
+    }
+
+    async fn set_aside_image(&self, id: ImageId, into: &Path) -> Result<()> {
+        self.ask(image::SetAside { id, at: lost::day(into)? }).await
     }
 
     async fn remove_image(&self, id: &str) -> Result<()> {

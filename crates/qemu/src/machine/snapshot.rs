@@ -208,6 +208,12 @@ pub async fn flatten(drive: &Drive, file: &Path) -> Result<()> {
     run_bounded(convert(drive, "qcow2")?.arg(file), most(drive)?, COPYING).await
 }
 
+/// Copies a disk into a qcow2 file that lies on no other, and takes no lock of it: a machine that is started meanwhile starts.
+/// Whoever asks finds out whether it was written to.
+pub async fn export(drive: &Drive, file: &Path) -> Result<()> {
+    run_bounded(convert(drive, "qcow2")?.arg("-U").arg(file), most(drive)?, COPYING).await
+}
+
 /// Copies a disk that no machine has open into a raw file that takes space only where something was written.
 pub async fn unpack(drive: &Drive, file: &Path) -> Result<()> {
     run_bounded(convert(drive, "raw")?.arg(file), most(drive)?, COPYING).await

@@ -11,11 +11,12 @@ use berth_domain::ids::Owner;
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
 /// Tables whose rows say when they want work; looking at a row earlier does no harm.
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 11] = [
     "vms",
     "disks",
     "disk_snapshots",
     "images",
+    "project_images",
     "sandboxes",
     "sandbox_templates",
     "sandbox_layers",

@@ -71,6 +71,7 @@ const STEPS: &[Step] = steps![
     42 "0042" "pool",
     43 "0043" "disk_snapshots",
     44 "0044" "disks_of_snapshots",
+    45 "0045" "project_images",
     47 "0047" "reinstall",
     48 "0048" "rescue",
     53 "0053" "network_ipv6",

@@ -105,6 +105,7 @@ id_values!(
     VmId,
     DiskId,
     DiskSnapshotId,
+    ImageId,
     OperationId,
     SandboxId,
     TemplateId,

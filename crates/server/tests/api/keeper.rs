@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use berth_domain::ids::{DiskId, LayerId, MemoryId, UploadId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, LayerId, MemoryId, UploadId};
 use berth_host::clock::Clock;
 use berth_host::network::Switches;
 use berth_host::sandbox::{Kept, SandboxEngine};
 use berth_host::vm::qemu::QemuEngine;
-use berth_host::vm::{DiskSource, DiskSpec, Engine};
+use berth_host::vm::{DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ImageOfSnapshot};
 use berth_server::app::{App, Engines};
 use berth_server::config::{Acceleration, Config};
 use berth_server::db::sql;
@@ -186,13 +186,17 @@ async fn what_no_row_owns_is_set_aside_and_what_rows_own_stays() {
     let (_, disks, _) = platform.engine.counts();
     let disk = DiskId(uuid::Uuid::now_v7());
     platform.engine.make_disk(&DiskSpec { id: disk, source: DiskSource::Empty, size_gb: 1 }).await.expect("a disk");
+    let (snapshot, image) = (DiskSnapshotId(disk.0), ImageId(disk.0));
+    platform.engine.snapshot_disk(&DiskSnapshotSpec { id: snapshot, disk }, None).await.expect("a snapshot");
+    let image = ImageOfSnapshot { id: image, name: "nobody's".into(), snapshot };
+    platform.engine.make_image(&image).await.expect("an image");
     let (layer, memory, upload) = (LayerId(disk.0), MemoryId(disk.0), UploadId(disk.0));
     for kept in [Kept::Layer(layer), Kept::Memory(memory), Kept::Upload(upload)] {
         platform.sandboxes.leave(kept);
     }
     let platform = platform.restart().await;
     let folder = &platform.config.data_dir;
-    for kind in ["disks", "layers", "memories", "uploads"] {
+    for kind in ["disks", "snapshots", "images", "layers", "memories", "uploads"] {
         platform.admin.until(kind, |_| async { !set_aside(folder, kind).is_empty() }).await;
         assert_eq!(set_aside(folder, kind), [disk.to_string()], "{kind}");
     }

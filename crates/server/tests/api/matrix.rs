@@ -74,11 +74,11 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("delete", "") => Project(Roles::ManageOrg, Keys::None),
             (_, "members" | "api_keys") => Project(Roles::ManageProject, Keys::None),
             ("get", "quota" | "events" | "usage" | "resource_usage") => Project(Roles::Read, Keys::Any),
-            // A console or screen that one types into changes things.
-            ("get", "vms") if rest.ends_with("/console/ws") || rest.ends_with("/screen/ws") => {
+            // A console or screen that one types into changes things, and a disk holds all that its guest ever wrote.
+            ("get", _) if ["/console/ws", "/screen/ws", "/export"].iter().any(|end| rest.ends_with(end)) => {
                 Project(Roles::Change, Keys::Vm)
             }
-            (_, "vms" | "disks" | "root_disks" | "disk_snapshots") => Project(usual, Keys::Vm),
+            (_, "vms" | "disks" | "root_disks" | "disk_snapshots" | "images") => Project(usual, Keys::Vm),
             (_, "ssh_keys") => Project(usual, Keys::ForVms),
             (_, "networks") => Project(usual, Keys::VmOrSandbox),
             (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),

@@ -3,13 +3,14 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::host::Ask;
-use berth_domain::host::ask::{disk, disk_snapshot, host, image, stream, vm};
-use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
+use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, stream, vm};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_host::EngineError;
 use berth_host::vm::{
-    Aim, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, GuestKeys, ImageImport, MachineSpec, Open,
+    Aim, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, ExportSource, GuestKeys, ImageImport, ImageOfSnapshot,
+    MachineSpec, Open, Part,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -188,6 +189,42 @@ async fn images(way: &Way) -> Vec<String> {
     vec![said]
 }
 
+/// What is answered about disks as files and about images of them, in order.
+async fn exports(way: &Way) -> Vec<String> {
+    let (mut said, vm) = (Vec::new(), &way.vm);
+    let machine = MachineSpec { id: MachineId(id(20)), ..spec() };
+    let disk = DiskSpec { id: DiskId(id(21)), source: DiskSource::Empty, size_gb: 20 };
+    vm.make_disk(&disk).await.expect("a disk");
+    let held = ExportSource::Disk { id: disk.id, of: Some(machine.id) };
+    let about = vm.export(&held).await.expect("a file");
+    assert_eq!(about.bytes, 300_000);
+    for part in [about.whole(), Part { from: 299_990, bytes: 10 }, Part { from: 5, bytes: 0 }] {
+        let (mut content, mut bytes) = (vm.exported(&held, &about.sha256, part).await.expect("bytes"), Vec::new());
+        content.read_to_end(&mut bytes).await.expect("all of them");
+        assert_eq!(bytes.len() as u64, part.bytes, "as many as were asked for");
+        said.push(String::from_utf8_lossy(&bytes).into_owned());
+    }
+    let beyond = vm.exported(&held, &about.sha256, Part { from: 299_990, bytes: 11 }).await;
+    let other = vm.exported(&held, "0", about.whole()).await;
+    said.push(format!("{:?} {:?}", beyond.err(), other.err()));
+    vm.start(&machine).await.expect("a start");
+    said.push(format!("{:?} {:?}", vm.export(&held).await, vm.exported(&held, "0", about.whole()).await.err()));
+    let snapshot = DiskSnapshotSpec { id: DiskSnapshotId(id(22)), disk: disk.id };
+    let image = ImageOfSnapshot { id: ImageId(id(23)), name: "mine".into(), snapshot: snapshot.id };
+    said.push(format!("{:?} {:?}", vm.export(&ExportSource::Snapshot(snapshot.id)).await, vm.make_image(&image).await));
+    vm.snapshot_disk(&snapshot, None).await.expect("a snapshot");
+    said.push(format!("{:?} {:?}", vm.export(&ExportSource::Snapshot(snapshot.id)).await, vm.make_image(&image).await));
+    let mine = ExportSource::Image(image.id);
+    said.push(format!("{:?} {:?}", vm.export(&mine).await, vm.scan().await.expect("a search").images));
+    assert!(vm.images().await.expect("images").iter().all(|one| one.name != "mine"), "it is none of the platform's");
+    let aside = way.aside("images").await;
+    said.push(format!("{:?} {:?}", vm.set_aside_image(image.id, &aside).await, vm.export(&mine).await));
+    assert!(aside.join(image.id.to_string()).exists(), "it was set aside");
+    said.push(format!("{:?}", vm.set_aside_image(image.id, &aside).await));
+    vm.discard(machine.aim()).await.expect("an end");
+    said
+}
+
 /// What is answered where something cannot be done: errors keep their kinds.
 async fn refusals(way: &Way) -> Vec<String> {
     let mut said = Vec::new();
@@ -241,6 +278,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(life(&near).await, life(&far).await);
     assert_eq!(snapshots(&near).await, snapshots(&far).await);
     assert_eq!(images(&near).await, images(&far).await);
+    assert_eq!(exports(&near).await, exports(&far).await);
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
     assert_eq!(screen(&near).await, screen(&far).await);
@@ -250,6 +288,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         "stream.screen",
         "stream.picture",
         "stream.stage",
+        "stream.exported",
         "host.describe",
         "host.vm_capacity",
         "host.gpus",
@@ -261,6 +300,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         .chain(disk::Ask::VERBS)
         .chain(disk_snapshot::Ask::VERBS)
         .chain(image::Ask::VERBS)
+        .chain(export::Ask::VERBS)
         .copied()
         .chain(own);
     let missing: Vec<_> = all.filter(|verb| !verbs.contains(verb)).collect();

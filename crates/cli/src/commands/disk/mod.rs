@@ -1,5 +1,6 @@
 //! Data disks and root disk volumes. A disk has a name and an id; commands take both.
 
+pub mod export;
 mod find;
 mod snapshot;
 
@@ -126,6 +127,8 @@ pub enum DiskCommand {
     /// Snapshots of disks
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
+    /// Save a disk that no running VM has, or a snapshot, as a stand-alone qcow2 file; what broke off goes on
+    Export(export::ExportArgs),
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
     Delete {
@@ -187,6 +190,7 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             one(context, &project, detached).await
         }
         DiskCommand::Snapshot(command) => snapshot::run(context, &project, command).await,
+        DiskCommand::Export(args) => export::run(context, &project, args).await,
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }

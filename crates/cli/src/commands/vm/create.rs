@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use berth_client::{
-    CreateRootDisk, CreateVm, DataDisks, DiskId, DiskSnapshot, NewVmDisk, Port, ProjectClient, RootDiskChoice,
+    CreateRootDisk, CreateVm, DataDisks, DiskId, DiskSnapshot, NewVmDisk, Port, ProjectClient, RootDiskChoice, Vm,
 };
 use clap::Args;
 
 use super::find::tell_shared;
 use super::{price, show};
-use crate::commands::{disk, network, ssh_key};
+use crate::commands::{disk, image, network, ssh_key};
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::pairs::pairs;
@@ -123,7 +123,7 @@ pub struct CreateArgs {
 pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let (waiting, count) = (args.waiting, args.count);
     let dry_run = args.dry_run;
-    let request = request(context, project, args).await?;
+    let mut request = request(context, project, args).await?;
     if dry_run {
         return price::of(context, &request, count.unwrap_or(1)).await?.print(context.look);
     }
@@ -132,10 +132,11 @@ pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs
     {
         price.tell();
     }
-    let made = match count {
-        Some(count) => project.create_vms(&request, count).await,
-        None => project.create_vm(&request).await.map(|vm| vec![vm]),
-    };
+    let mut made = ask(project, &request, count).await;
+    // One of the project's own is known by its name, too, which the platform knows nothing of.
+    if is_unknown_image(&made) && name_own_image(project, &mut request).await? {
+        made = ask(project, &request, count).await;
+    }
     let mut vms = made.map_err(|error| retold(error, WORDS))?;
     for vm in &mut vms {
         tell_shared(context, project, &vm.name).await;
@@ -152,6 +153,27 @@ pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs
         eprintln!("\nLog in: berth vm ssh {}", vm.name);
     }
     Ok(())
+}
+
+async fn ask(project: &ProjectClient, request: &CreateVm, count: Option<u32>) -> berth_client::Result<Vec<Vm>> {
+    match count {
+        Some(count) => project.create_vms(request, count).await,
+        None => project.create_vm(request).await.map(|vm| vec![vm]),
+    }
+}
+
+/// Whether the platform knows no image of that id.
+pub fn is_unknown_image<T>(answer: &berth_client::Result<T>) -> bool {
+    answer.as_ref().err().and_then(berth_client::Error::code) == Some("image_not_found")
+}
+
+/// Puts the id of one of the project's own images in the place of its name; whether there is one.
+async fn name_own_image(project: &ProjectClient, request: &mut CreateVm) -> Result<bool> {
+    let root = request.root_disk.create_disk_request.as_mut();
+    let Some(image) = root.and_then(|root| root.image_id.as_mut()) else { return Ok(false) };
+    let Some(own) = image::own::find_in(project, image).await?.filter(|own| own.id != *image) else { return Ok(false) };
+    *image = own.id;
+    Ok(true)
 }
 
 async fn request(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<CreateVm> {

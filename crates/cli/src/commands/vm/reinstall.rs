@@ -4,8 +4,10 @@ use anyhow::Result;
 use berth_client::ProjectClient;
 use clap::Args;
 
+use super::create::is_unknown_image;
 use super::find::find;
 use super::{known_hosts, show};
+use crate::commands::image::own;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::typed::{Words, retold};
@@ -43,7 +45,13 @@ pub async fn reinstall(context: &Context, project: &ProjectClient, args: Reinsta
         let text = format!("Nothing was reinstalled. To do it without being asked: berth vm reinstall {name} --yes");
         return Err(Failure::usage(text));
     }
-    let mut vm = project.reinstall_vm(&vm.id, image).await.map_err(|error| retold(error, WORDS))?;
+    let mut asked = project.reinstall_vm(&vm.id, image).await;
+    if is_unknown_image(&asked)
+        && let Some(own) = own::find_in(project, image).await?.filter(|own| own.id != *image)
+    {
+        asked = project.reinstall_vm(&vm.id, &own.id).await;
+    }
+    let mut vm = asked.map_err(|error| retold(error, WORDS))?;
     known_hosts::forget(&vm)?;
     if args.waiting.wanted(false) {
         vm = progress::wait(project, &vm.id, "running", args.waiting.longest(LONGEST), context.is_quiet()).await?;

@@ -9,6 +9,7 @@
 
 pub mod disk;
 pub mod disk_snapshot;
+pub mod export;
 pub mod host;
 pub mod image;
 pub mod layer;
@@ -61,6 +62,8 @@ nouns! {
     Disk "disk" disk,
     /// Snapshots of those.
     DiskSnapshot "disk_snapshot" disk_snapshot,
+    /// Disks as stand-alone files.
+    Export "export" export,
     /// Machines of VMs.
     Vm "vm" vm,
     /// Layers of sandboxes' disks.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::question::questions;
+use crate::host::export::{ExportSource, Part};
 use crate::host::model::About;
 use crate::host::template::{BuildSpec, Built};
 use crate::ids::{MachineId, UploadId};
@@ -27,6 +28,15 @@ questions! {
             /// Whose.
             id: MachineId,
         } -> u32,
+        /// Sends a part of a stand-alone file that was made of a disk: its bytes follow the answer.
+        Exported "exported" {
+            /// Of what.
+            of: ExportSource,
+            /// What the file hashes to, in hexadecimal; where there is none such any more, it has to be made again.
+            sha256: String,
+            /// Which part.
+            part: Part,
+        } -> (),
         /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is
         /// the server. While it lasts, the sandbox is in use.
         Agent "agent" {

@@ -14,7 +14,6 @@ use berth_domain::ids::{DiskId, DiskSnapshotId};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 
 use super::snapshots::gone;
 use super::{DiskSpec, QemuEngine, gib, notes};
@@ -24,7 +23,7 @@ use crate::{EngineError, Result, fault, lost};
 /// Most files that a root disk lies on. Each costs a look where the one above has nothing, and an open file.
 const LONGEST: usize = 4;
 /// The disk of a base that was made of a snapshot, and the file that names the base which that lies on.
-const DISK: &str = "disk.qcow2";
+pub(super) const DISK: &str = "disk.qcow2";
 const BELOW: &str = "below";
 /// Age below which a base is left alone.
 const YOUNG: Duration = Duration::from_mins(10);
@@ -85,7 +84,7 @@ impl QemuEngine {
         Ok(self.bases().join(name))
     }
 
-    fn bases(&self) -> PathBuf {
+    pub(super) fn bases(&self) -> PathBuf {
         self.settings.host.data.join("bases")
     }
 
@@ -178,9 +177,7 @@ fn about_to_clone(spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
 
 /// Whether a base is there, which is young from then on.
 fn is_whole(base: &Path) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // One that is not there is made.
-    let _ = utimensat(CWD, base, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
+    notes::make_young(base);
     base.join(image::MANIFEST).is_file()
 }
 
@@ -234,7 +231,7 @@ fn entries(folder: &Path) -> io::Result<Vec<DirEntry>> {
 }
 
 /// The same file under another name, which may be there already.
-fn link(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     match std::fs::hard_link(from, to) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(transient(e)),
         _ => Ok(()),
@@ -243,6 +240,8 @@ fn link(from: &Path, to: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+
     use super::*;
 
     /// A data folder whose bases are old, one of them named by nothing.

@@ -12,7 +12,7 @@ use berth_qemu::seed::{Mac, write_template};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::boots::{DISK, MAKING, MEMORY, NOTE, Note, STATE, Wanted, key, note_use, publish};
+use super::boots::{DISK, MAKING, MEMORY, NOTE, Note, STATE, Wanted, key, publish};
 use super::{QemuEngine, notes, start};
 use crate::error::{qemu_failed, transient};
 use crate::vm::MachineSpec;
@@ -95,7 +95,7 @@ impl QemuEngine {
         boot: &Path,
         root_bytes: u64,
     ) -> Result<()> {
-        note_use(&boot.join(NOTE));
+        notes::make_young(&boot.join(NOTE));
         start::seed_of(spec).write_for_waiting(&machine.seed).map_err(qemu_failed)?;
         disk::remove(&self.fresh_note(spec.root_disk)).await.map_err(qemu_failed)?;
         // What replaces it has its image's size until QEMU has it.

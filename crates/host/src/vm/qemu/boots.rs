@@ -18,7 +18,6 @@ use berth_domain::ids::MachineId;
 use berth_qemu::accel;
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Accel};
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -128,13 +127,6 @@ pub(super) fn key(machine: &machine::Spec, base: &Path) -> String {
     let digest: String = Sha256::digest(about).iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     let base = base.file_name().unwrap_or_default().to_string_lossy();
     format!("{base}-{}x{}-{digest}", machine.vcpus, machine.memory_mb)
-}
-
-/// Has a boot's note say when it was used last.
-pub(super) fn note_use(note: &Path) {
-    let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // Without it the boot goes a little earlier.
-    let _ = utimensat(CWD, note, &Timestamps { last_access: now, last_modification: now }, AtFlags::empty());
 }
 
 /// Puts a boot where others find it, whole.

@@ -26,7 +26,8 @@ impl QemuEngine {
         if let Ok((total, free)) = host::disk(&self.settings.host.data) {
             findings.push(finding(true, "disk", format!("{} of {} GiB free", free / GIB, total / GIB)));
         }
-        let images: Vec<_> = image::list(&self.images_dir()).into_iter().map(|(_, m)| m.id).collect();
+        let images = image::list(&self.images_dir()).into_iter().filter(|(_, manifest)| !manifest.is_owned);
+        let images: Vec<_> = images.map(|(_, manifest)| manifest.id).collect();
         let text = if images.is_empty() { "none yet; type: script/quickstart".into() } else { images.join(", ") };
         findings.push(finding(!images.is_empty(), "images", text));
         findings

@@ -32,6 +32,23 @@ impl QemuEngine {
         self.snapshots().join(format!("{id}.base"))
     }
 
+    /// A snapshot with all that it lies on.
+    pub(super) fn snapshot_drive(&self, id: DiskSnapshotId) -> Result<Drive> {
+        let path = self.snapshot_file(id);
+        if !path.is_file() {
+            return Err(gone());
+        }
+        let below = notes::read(&self.snapshot_note(id)).map_err(transient)?;
+        let bases = below.map_or_else(|| Ok(Vec::new()), |below| self.chain(&self.bases().join(below)))?;
+        Ok(Drive { path, format: "qcow2", bases, serial: String::new() })
+    }
+
+    /// The base of a root disk's snapshot.
+    pub(super) fn base_below(&self, id: DiskSnapshotId) -> Result<PathBuf> {
+        let below = notes::read(&self.snapshot_note(id)).map_err(transient)?;
+        Ok(self.bases().join(below.ok_or_else(gone)?))
+    }
+
     fn half_made(&self, id: DiskSnapshotId) -> PathBuf {
         self.snapshots().join(format!("{id}.qcow2.tmp"))
     }

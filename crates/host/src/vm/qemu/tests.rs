@@ -17,7 +17,7 @@ use crate::network::Switches;
 use crate::{EngineError, HostSettings, Machines};
 
 /// An engine over a folder that has an image, and keeps back so many GiB.
-fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
+pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
     let folder = data.join("images/micro");
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("disk.qcow2"), "a disk").expect("a file");

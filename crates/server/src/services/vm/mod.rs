@@ -9,6 +9,7 @@
 //! - The answer of a request never waits for a machine.
 
 pub mod api;
+mod exporting;
 mod metrics;
 mod nameserver;
 pub mod ops;
@@ -70,6 +71,7 @@ impl Vms {
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
+            exporting: Arc::default(),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
@@ -90,6 +92,7 @@ impl Vms {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
@@ -139,7 +142,8 @@ impl Right for Vms {
 impl Holder for Vms {
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
         let has_disks = store::vm::any(&mut *tx, project).await? || store::disk::any(&mut *tx, project).await?;
-        Ok(has_disks || store::disk_snapshot::any(tx, project).await?)
+        let has_copies = store::disk_snapshot::any(&mut *tx, project).await?;
+        Ok(has_disks || has_copies || store::project_image::any(tx, project).await?)
     }
 }
 
@@ -148,7 +152,8 @@ impl Takes for Vms {
     async fn taken(&self, tx: &mut Tx) -> Result<Vec<Use>> {
         let mut taken = store::vm::taken(&mut *tx).await?;
         taken.extend(store::disk::taken(&mut *tx).await?);
-        taken.extend(store::disk_snapshot::taken(tx).await?);
+        taken.extend(store::disk_snapshot::taken(&mut *tx).await?);
+        taken.extend(store::project_image::taken(tx).await?);
         Ok(taken)
     }
 

@@ -10,7 +10,7 @@ use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 
-use super::{metrics, views};
+use super::{exporting, metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
 use crate::db::Db;
 
@@ -35,6 +35,7 @@ pub(super) struct Inner {
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
     pub views: views::Views,
+    pub exporting: Arc<exporting::Exporting>,
     pub lost: Lost,
     pub began_at: Timestamp,
 }
@@ -91,6 +92,11 @@ impl Vms {
 
     pub(in crate::services::vm) fn views(&self) -> &views::Views {
         &self.inner.views
+    }
+
+    /// Who exports what at present.
+    pub(in crate::services::vm) fn exporting(&self) -> &Arc<exporting::Exporting> {
+        &self.inner.exporting
     }
 
     pub(crate) fn metrics(&self) -> &metrics::Metrics {

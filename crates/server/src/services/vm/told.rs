@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::store::disk::DiskRow;
 use super::store::disk_snapshot::DiskSnapshotRow;
+use super::store::project_image::ProjectImageRow;
 use crate::db::{DbError, Tx, event};
 
 /// Tells that a disk has another status, another VM or none.
@@ -28,5 +29,18 @@ pub fn snapshot_data(snapshot: &DiskSnapshotRow) -> Value {
     json!({
         "name": snapshot.name, "status": snapshot.status.as_str(), "message": snapshot.message,
         "size_gb": snapshot.size_gb, "disk_id": snapshot.disk,
+    })
+}
+
+/// Tells that an image of a project has another status.
+pub async fn image(tx: &mut Tx, image: &ProjectImageRow, now: Timestamp) -> Result<(), DbError> {
+    event::emit(tx, image.project, "image.status", &image.id.to_string(), &image_data(image), now).await
+}
+
+/// What events and audit records say of an image of a project.
+pub fn image_data(image: &ProjectImageRow) -> Value {
+    json!({
+        "name": image.name, "status": image.status.as_str(), "message": image.message, "size_gb": image.size_gb,
+        "root_disk_id": image.disk,
     })
 }

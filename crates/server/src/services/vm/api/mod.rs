@@ -5,9 +5,11 @@ mod catalog;
 mod console;
 mod disk;
 mod disk_snapshot;
+mod export;
 mod firewall;
 mod image;
 mod metrics;
+mod project_image;
 mod relay;
 mod screen;
 mod vm;
@@ -49,6 +51,12 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(disk::resize_disk))
         .routes(routes!(disk_snapshot::list_disk_snapshots, disk_snapshot::create_disk_snapshot))
         .routes(routes!(disk_snapshot::get_disk_snapshot, disk_snapshot::delete_disk_snapshot))
+        .routes(routes!(export::export_disk))
+        .routes(routes!(export::export_root_disk_volume))
+        .routes(routes!(export::export_disk_snapshot))
+        .routes(routes!(export::export_project_image))
+        .routes(routes!(project_image::list_project_images, project_image::create_project_image))
+        .routes(routes!(project_image::get_project_image, project_image::delete_project_image))
         .routes(routes!(admin::list_all_vms))
         .routes(routes!(admin::stop_any_vm))
         .routes(routes!(admin::delete_any_vm))

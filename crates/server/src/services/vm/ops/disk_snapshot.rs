@@ -41,7 +41,7 @@ pub async fn create(
     let wanted = Held { disks: 1, disk_gb: disk.extent.wanted_gb, ..Held::default() };
     quota::admit(&mut tx, scope, wanted, now).await?;
     let name = request.name.as_ref().map_or(disk.name.as_str(), |name| name.as_str());
-    let snapshot = new_snapshot(&disk, name, now);
+    let snapshot = new(&disk, name, now);
     store::disk_snapshot::insert(&mut tx, &snapshot).await?;
     record(&mut tx, scope, &snapshot, "create").await?;
     wake_owner(&mut tx, &disk, now).await?;
@@ -66,7 +66,7 @@ async fn disk(tx: &mut Tx, scope: &Scope, request: &CreateDiskSnapshot) -> Resul
 }
 
 /// A new snapshot of a disk, not yet made.
-fn new_snapshot(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
+pub(super) fn new(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
     DiskSnapshotRow {
         id: DiskSnapshotId(Uuid::now_v7()),
         org: disk.org,
@@ -81,6 +81,7 @@ fn new_snapshot(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
         region_id: disk.region_id.clone(),
         image_id: disk.image_id.clone(),
         login_user: disk.login_user.clone(),
+        image: None,
         status: DiskSnapshotStatus::Pending,
         message: None,
         begun_at: None,
@@ -95,13 +96,11 @@ fn new_snapshot(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow {
 /// Refuses a disk that is at rest and being copied: who copies it and who has it next would not take turns.
 pub(super) async fn not_copied(tx: &mut Tx, disk: &DiskRow) -> Result<()> {
     match store::disk_snapshot::open_of_disk(tx, disk.id).await?.first() {
-        Some(snapshot) => Err(Error::new(
-            Code::DiskInUse,
-            format!(
-                "The disk {} is being copied into the snapshot {}. Wait until that is ready.",
-                disk.id, snapshot.id
-            ),
-        )),
+        Some(copy) => {
+            let into = copy.image.map_or_else(|| format!("snapshot {}", copy.id), |image| format!("image {image}"));
+            let message = format!("The disk {} is being copied into the {into}. Wait until that is ready.", disk.id);
+            Err(Error::new(Code::DiskInUse, message))
+        }
         None => Ok(()),
     }
 }

@@ -4,9 +4,11 @@
 pub mod admin;
 pub mod disk;
 pub mod disk_snapshot;
+pub mod export;
 pub mod firewall;
 mod holder;
 pub mod image;
+pub mod project_image;
 pub mod reinstall;
 pub mod rescue;
 pub mod resize;

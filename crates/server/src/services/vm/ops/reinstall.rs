@@ -25,7 +25,7 @@ pub async fn reinstall(vms: &Vms, scope: &Scope, id: VmId, request: ReinstallVm)
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
-    let image = image(&mut tx, &request.image_id).await?;
+    let image = image(&mut tx, scope.into(), &request.image_id, &before.region_id).await?;
     let mut disks = store::disk::of_vm(&mut tx, id).await?;
     let root = disks.iter_mut().find(|disk| disk.kind == DiskKind::Root);
     let root = root.ok_or_else(|| Error::internal("a VM without a root disk"))?;

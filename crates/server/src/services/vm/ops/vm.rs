@@ -15,6 +15,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::disk_snapshot;
+use super::project_image;
 use super::with_disks::VmWithDisks;
 use super::{size, vm_not_found};
 use crate::config::Reached;
@@ -138,7 +139,7 @@ async fn origin(tx: &mut Tx, tenant: Tenant, (of, size_gb): (&RootSource, i64), 
     let object = "root_disk.create_disk_request.";
     match of {
         RootSource::Image(id) => {
-            let image = image(tx, id).await?;
+            let image = image(tx, tenant, id, region).await?;
             if size_gb.saturating_mul(1 << 30) < image.virtual_size {
                 let rule = format!("must be at least {}, the size of the image", whole_gib(image.virtual_size));
                 return Err(Error::field(format!("{object}size_gb"), rule));
@@ -187,10 +188,30 @@ fn check_catalog(vms: &Vms, request: &CreateVm) -> Result<(i64, i64)> {
 }
 
 /// An image that can be cloned.
-pub(super) async fn image(tx: &mut Tx, id: &str) -> Result<ImageRow> {
-    store::image::find(tx, id).await?.filter(|image| image.status == ImageStatus::Ready).ok_or_else(|| {
-        Error::new(Code::ImageNotFound, format!("There is no image '{id}'. GET /api/v1/images lists them."))
-    })
+pub(super) struct Cloneable {
+    /// Its id.
+    pub(super) id: String,
+    /// The user that SSH keys are installed for.
+    pub(super) login_user: String,
+    /// Size its disk has for a guest, in bytes.
+    pub(super) virtual_size: i64,
+}
+
+/// An image that can be cloned in a region: one of the platform's, or of the project's own.
+pub(super) async fn image(tx: &mut Tx, tenant: Tenant, id: &str, region: &str) -> Result<Cloneable> {
+    let found = store::image::find(&mut *tx, id).await?.filter(|image| image.status == ImageStatus::Ready);
+    if let Some(ImageRow { id, login_user, virtual_size, .. }) = found {
+        return Ok(Cloneable { id, login_user, virtual_size });
+    }
+    let own = project_image::usable(tx, tenant, id).await?.ok_or_else(|| {
+        let message =
+            format!("There is no image '{id}' that is ready. GET /api/v1/images lists the platform's, GET …/images the project's.");
+        Error::new(Code::ImageNotFound, message)
+    })?;
+    if own.region_id != region {
+        return Err(Error::field("image_id", format!("{id} lies in the region {}", own.region_id)));
+    }
+    Ok(Cloneable { id: own.id.to_string(), login_user: own.login_user, virtual_size: own.virtual_size })
 }
 
 /// A disk named in a request: it must exist in the project, be of the kind, and lie in the region.

@@ -73,7 +73,9 @@ pub(super) async fn shortage_of_disk(
     if !capacity.disk_free {
         return Ok(Some("the host's disk is almost full".to_owned()));
     }
-    let placed = store::disk::placed_gb(tx, region).await? + store::disk_snapshot::placed_gb(tx, region).await?;
+    let placed = store::disk::placed_gb(tx, region).await?
+        + store::disk_snapshot::placed_gb(tx, region).await?
+        + store::project_image::placed_gb(tx, region).await?;
     Ok(lacking(placed + unmade_gb, capacity.disk_gb, "disk", " GiB"))
 }
 

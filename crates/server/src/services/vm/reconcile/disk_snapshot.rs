@@ -182,7 +182,7 @@ async fn record(
     Ok(tx.commit().await?)
 }
 
-/// Writes a row; tells of what its owner sees another way.
+/// Writes a row; tells of what its owner sees another way, and the image that it is made for.
 async fn write(
     tx: &mut Tx,
     before: &DiskSnapshotRow,
@@ -191,7 +191,10 @@ async fn write(
 ) -> Result<DiskSnapshotRow, StepError> {
     if snapshot.status != before.status {
         snapshot.updated_at = now;
-        told::snapshot(tx, &snapshot, now).await?;
+        match snapshot.image {
+            Some(image) => store::project_image::wake(tx, image, now).await?,
+            None => told::snapshot(tx, &snapshot, now).await?,
+        }
     }
     store::disk_snapshot::update(tx, before, &snapshot).await?;
     if snapshot.work_at.is_some() {

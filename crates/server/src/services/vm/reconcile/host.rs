@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
@@ -65,8 +65,20 @@ impl MachineOwners for Vms {
                 tracing::warn!(snapshot = %id, ?error, "a snapshot that no row owns cannot be set aside; trying again later");
             }
         }
+        let images: HashSet<_> = store::project_image::living(self.db()).await?.into_iter().collect();
+        for id in found.images.into_iter().filter(|id| !images.contains(id)) {
+            if let Err(error) = set_aside_image(self, id, now).await {
+                tracing::warn!(image = %id, ?error, "an image that no row owns cannot be set aside; trying again later");
+            }
+        }
         Ok(())
     }
+}
+
+async fn set_aside_image(vms: &Vms, id: ImageId, now: Timestamp) -> Result<(), StepError> {
+    let into = vms.lost().folder("images", now).await.map_err(Error::internal)?;
+    tracing::warn!(image = %id, into = %into.display(), "setting an image of a project aside that no row owns");
+    Ok(vms.engine().set_aside_image(id, &into).await?)
 }
 
 async fn set_aside_snapshot(vms: &Vms, id: DiskSnapshotId, now: Timestamp) -> Result<(), StepError> {

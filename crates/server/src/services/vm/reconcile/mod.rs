@@ -6,6 +6,7 @@ pub mod disk_snapshot;
 mod download;
 mod host;
 pub mod image;
+pub mod project_image;
 mod reach;
 pub mod vm;
 

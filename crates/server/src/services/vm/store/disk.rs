@@ -304,6 +304,15 @@ pub async fn unmade_of(tx: &mut Tx, snapshot: DiskSnapshotId) -> Result<Option<D
     .await
 }
 
+/// A disk that is yet to be made of a project's image, or that its VM tries to make again when it is started.
+pub async fn unmade_of_image(tx: &mut Tx, image: &str) -> Result<Option<DiskRow>, DbError> {
+    sql("SELECT * FROM disks WHERE image_id = $1 AND snapshot_id IS NULL AND deleted_at IS NULL \
+         AND (status IN ('pending', 'provisioning') OR (status = 'failed' AND vm_id IS NOT NULL)) ORDER BY id LIMIT 1")
+    .bind(image)
+    .fetch_optional(tx)
+    .await
+}
+
 struct IdRow(DiskId);
 
 impl FromRow for IdRow {

@@ -1,7 +1,7 @@
 //! Rows of snapshots of disks.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, DiskSnapshotId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::disk_snapshot::{Open, Source, is_open};
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskType};
@@ -55,6 +55,8 @@ pub struct DiskSnapshotRow {
     pub image_id: Option<String>,
     /// The user that this image installs SSH keys for.
     pub login_user: Option<String>,
+    /// The project's image that it is made for, which alone sees it.
+    pub image: Option<ImageId>,
     /// Where it stands.
     pub status: DiskSnapshotStatus,
     /// The reason of a failure.
@@ -88,6 +90,7 @@ impl FromRow for DiskSnapshotRow {
             region_id: row.text("region_id")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
+            image: row.opt_parsed("project_image_id")?,
             status: row.word("status", DiskSnapshotStatus::parse)?,
             message: row.opt_text("message")?,
             begun_at: row.opt_time("begun_at")?,
@@ -106,6 +109,7 @@ fn columns(snapshot: &DiskSnapshotRow) -> Columns {
         "disk_id": snapshot.disk, "kind": snapshot.kind.as_str(), "type": snapshot.disk_type.as_str(),
         "size_gb": snapshot.size_gb, "bytes": snapshot.bytes, "region_id": &snapshot.region_id,
         "image_id": snapshot.image_id.clone(), "login_user": snapshot.login_user.clone(),
+        "project_image_id": snapshot.image,
         "status": snapshot.status.as_str(), "message": snapshot.message.clone(), "begun_at": snapshot.begun_at,
         "look_at": snapshot.look_at, "work_at": snapshot.work_at, "created_at": snapshot.created_at,
         "updated_at": snapshot.updated_at, "deleted_at": snapshot.deleted_at,
@@ -144,9 +148,11 @@ impl DiskSnapshotRow {
         Source { id: self.id, status: self.status, of, size_gb: self.size_gb, region: &self.region_id }
     }
 
-    /// What is counted of it: the whole size of its disk, from when it is ready until its owner has it deleted.
+    /// What is counted of it: the whole size of its disk, from when it is ready until its owner has it deleted. One that is
+    /// made for an image is that image's.
     fn takes(&self) -> Option<Use> {
-        (self.status == DiskSnapshotStatus::Ready && self.deleted_at.is_none()).then(|| Use {
+        let is_there = self.status == DiskSnapshotStatus::Ready && self.deleted_at.is_none();
+        (is_there && self.image.is_none()).then(|| Use {
             org: self.org,
             project: self.project,
             kind: Kind::DiskSnapshot,
@@ -166,12 +172,13 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
 }
 
 fn by_id(tenant: Tenant, id: DiskSnapshotId) -> Query {
-    sql("SELECT * FROM disk_snapshots WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL")
-        .bind(id)
-        .bind(tenant.project)
+    sql("SELECT * FROM disk_snapshots WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL \
+         AND project_image_id IS NULL")
+    .bind(id)
+    .bind(tenant.project)
 }
 
-/// A tenant's snapshot.
+/// A tenant's snapshot. One that is made for an image is nobody's to see.
 pub async fn find(on: impl On, tenant: Tenant, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>, DbError> {
     by_id(tenant, id).fetch_optional(on).await
 }
@@ -201,7 +208,7 @@ pub async fn list(
     disk: Option<DiskId>,
     listing: &Listing,
 ) -> Result<(Vec<DiskSnapshotRow>, i64), DbError> {
-    let of = "disk_snapshots WHERE project_id = $1 AND deleted_at IS NULL \
+    let of = "disk_snapshots WHERE project_id = $1 AND deleted_at IS NULL AND project_image_id IS NULL \
               AND (CAST($2 AS TEXT) IS NULL OR disk_id = $2)";
     page_of("*", of).bind(tenant.project).bind(disk).list(db, &LISTED, listing).await
 }

@@ -8,6 +8,7 @@ pub mod disk_snapshot;
 pub mod image;
 pub mod name;
 pub mod operation;
+pub mod project_image;
 pub mod vm;
 
 pub use crate::db::tenant::Tenant;

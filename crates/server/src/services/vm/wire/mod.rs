@@ -7,5 +7,6 @@ pub mod catalog;
 pub mod disk;
 pub mod disk_snapshot;
 pub mod image;
+pub mod project_image;
 pub mod requests;
 pub mod vm;

@@ -1,0 +1,118 @@
+//! Images that projects make of their disks: folders beside the platform's images, with a disk that lies on no other.
+//!
+//! An image is made of a snapshot, whose file does not change, in `images/.<id>.making/`, and gets its name when all of it is
+//! there. It boots as the image does that its disk was cloned from: the kernel and the initrd are that image's own, by hard
+//! links, as the modules on the disk belong to them. Its manifest says that a row owns it, so that nobody takes it for one of
+//! the platform's.
+
+use std::path::{Path, PathBuf};
+
+use berth_domain::ids::ImageId;
+use berth_qemu::image::{MANIFEST, Manifest};
+use berth_qemu::machine::{self, Drive, snapshot};
+
+use super::exports::{blocks, digest};
+use super::{QemuEngine, bases, host, info, notes};
+use crate::error::{qemu_failed, transient};
+use crate::vm::{ImageInfo, ImageOfSnapshot};
+use crate::{EngineError, Result, fault, lost};
+
+/// How the folder of an image ends that is being made; a dot begins it.
+const MAKING: &str = ".making";
+
+impl QemuEngine {
+    fn half_image(&self, id: &str) -> PathBuf {
+        self.images_dir().join(format!(".{id}{MAKING}"))
+    }
+
+    /// Makes a project's image of a snapshot of a root disk.
+    pub(super) async fn make_image_of(&self, image: &ImageOfSnapshot) -> Result<ImageInfo> {
+        let id = image.id.to_string();
+        let (half, whole) = (self.half_image(&id), self.images_dir().join(&id));
+        if let Ok(manifest) = Manifest::load(&whole) {
+            return Ok(info(manifest));
+        }
+        let base = self.base_below(image.snapshot)?;
+        let drive = self.snapshot_drive(image.snapshot)?;
+        self.require_room_for_all(&drive)?;
+        remove_tree(&half).await?;
+        tokio::fs::create_dir_all(&half).await.map_err(transient)?;
+        let manifest = self.fill(image, &base, &drive, &half).await?;
+        fault::point("image.make.half").await.map_err(transient)?;
+        // One without a manifest that can be read is what is being replaced.
+        remove_tree(&whole).await?;
+        tokio::fs::rename(&half, &whole).await.map_err(transient)?;
+        fault::point("image.make.whole").await.map_err(transient)?;
+        Ok(info(manifest))
+    }
+
+    /// Fills the folder of an image; the manifest comes last.
+    async fn fill(&self, image: &ImageOfSnapshot, base: &Path, drive: &Drive, into: &Path) -> Result<Manifest> {
+        let mut manifest = Manifest::load(base).map_err(qemu_failed)?;
+        for name in manifest.files().into_iter().filter(|name| *name != manifest.disk) {
+            bases::link(&base.join(name), &into.join(name))?;
+        }
+        manifest.sha256.remove(&manifest.disk);
+        bases::DISK.clone_into(&mut manifest.disk);
+        let file = into.join(&manifest.disk);
+        snapshot::flatten(drive, &file).await.map_err(qemu_failed)?;
+        fault::point("image.make.copied").await.map_err(transient)?;
+        tokio::fs::File::open(&file).await.map_err(transient)?.sync_all().await.map_err(transient)?;
+        let sha256 = digest(&file).await?.sha256;
+        manifest.virtual_size_bytes = machine::size(drive).map_err(qemu_failed)?;
+        (manifest.id, manifest.name) = (image.id.to_string(), image.name.clone());
+        // Nobody else begins with what its owner has running.
+        (manifest.is_owned, manifest.waits) = (true, false);
+        manifest.version.clone_from(&sha256);
+        manifest.sha256.insert(manifest.disk.clone(), sha256);
+        let text = serde_json::to_vec_pretty(&manifest).map_err(transient)?;
+        notes::write(&into.join(MANIFEST), &text).map_err(transient)?;
+        Ok(manifest)
+    }
+
+    /// Refuses to copy a disk with all that it lies on where the host has no room for that.
+    fn require_room_for_all(&self, drive: &Drive) -> Result<()> {
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        let files = drive.bases.iter().chain([&drive.path]);
+        let bytes: u64 = files.map(|path| blocks(path).map_err(transient)).sum::<Result<u64>>()?;
+        if self.is_room(free.saturating_sub(bytes)) {
+            return Ok(());
+        }
+        Err(EngineError::NoCapacity("the host's disk has no room for an image of the disk".into()))
+    }
+
+    /// Removes an image, and what is half made of it.
+    pub(super) async fn forget_image(&self, id: &str) -> Result<()> {
+        remove_tree(&self.half_image(id)).await?;
+        remove_tree(&self.images_dir().join(id)).await
+    }
+
+    /// Moves a project's image into a folder. What is half made serves nobody.
+    pub(super) async fn set_image_aside(&self, id: ImageId, into: &Path) -> Result<()> {
+        remove_tree(&self.half_image(&id.to_string())).await?;
+        lost::put(&self.images_dir().join(id.to_string()), into).await.map_err(transient)
+    }
+
+    /// The images of projects that are there, also those that are not whole.
+    pub(super) fn owned_images(&self) -> Vec<ImageId> {
+        let entries = std::fs::read_dir(self.images_dir()).into_iter().flatten().flatten();
+        let owned = |entry: std::fs::DirEntry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match name.strip_prefix('.').and_then(|name| name.strip_suffix(MAKING)) {
+                Some(id) => id.parse().ok(),
+                None => Manifest::load(&entry.path()).ok().filter(|found| found.is_owned)?.id.parse().ok(),
+            }
+        };
+        let mut ids: Vec<ImageId> = entries.filter_map(owned).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+async fn remove_tree(dir: &Path) -> Result<()> {
+    match tokio::fs::remove_dir_all(dir).await {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,86 @@
+//! How many exports go on at a time, and whose.
+//!
+//! An export takes the host's disk and the service's connection for as long as its reader likes, so few go on at a time, and one
+//! project does not have all of them. Who finds no place is told when to come again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use berth_domain::ids::ProjectId;
+use berth_domain::{Code, Error, Result};
+
+/// Most exports that go on at a time.
+const MOST: usize = 8;
+/// Most of one project.
+const MOST_OF_PROJECT: usize = 2;
+/// Seconds after which a refused caller should try again.
+const COME_AGAIN: u64 = 10;
+
+/// The exports that go on.
+#[derive(Default)]
+pub(super) struct Exporting {
+    of: Mutex<HashMap<ProjectId, usize>>,
+}
+
+/// A place for one of them. Dropping it frees the place.
+pub(super) struct Place {
+    exporting: Arc<Exporting>,
+    project: ProjectId,
+}
+
+impl Exporting {
+    /// Takes a place for an export of a project.
+    ///
+    /// # Errors
+    /// 429 where the project, or all projects together, have as many as they may.
+    pub(super) fn enter(self: &Arc<Self>, project: ProjectId) -> Result<Place> {
+        let mut of = self.of();
+        let own = of.get(&project).copied().unwrap_or_default();
+        let message = if own >= MOST_OF_PROJECT {
+            format!("The project exports {own} disks already. Wait until one of them is over.")
+        } else if of.values().sum::<usize>() >= MOST {
+            "The platform exports as many disks as it can at a time. Try again shortly.".to_owned()
+        } else {
+            of.insert(project, own + 1);
+            return Ok(Place { exporting: self.clone(), project });
+        };
+        Err(Error::new(Code::TooMany, message).retry_after(COME_AGAIN))
+    }
+
+    fn of(&self) -> MutexGuard<'_, HashMap<ProjectId, usize>> {
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut of = self.exporting.of();
+        match of.get_mut(&self.project) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(of.remove(&self.project)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_project_has_a_few_of_a_bounded_number() {
+        let exporting = Arc::new(Exporting::default());
+        let enter = |n: u128| exporting.enter(ProjectId(Uuid::from_u128(n)));
+        let mut places: Vec<_> = (0..2).map(|_| enter(1).unwrap()).collect();
+        let refused = enter(1).err().unwrap();
+        assert!(refused.code == Code::TooMany && refused.retry_after == Some(COME_AGAIN));
+        places.extend((2..5).flat_map(|project| [enter(project).unwrap(), enter(project).unwrap()]));
+        assert_eq!(enter(5).err().unwrap().code, Code::TooMany, "all of them are taken");
+        places.remove(0);
+        places.push(enter(5).unwrap());
+        assert_eq!(enter(1).err().unwrap().code, Code::TooMany);
+        drop(places);
+        assert!(exporting.of().is_empty());
+    }
+}
