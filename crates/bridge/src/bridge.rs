@@ -62,20 +62,20 @@ impl Bridge {
             take_down(&links, &folder, &before.settings).await?;
         }
         let machines = before.map(|before| before.machines).unwrap_or_default();
-        let wanted = Wanted { settings: settings.clone(), machines };
-        wanted.check()?;
         refuse_overlaps(&settings)?;
         let mtu = match settings.mtu {
             Some(mtu) => mtu,
             None => mtu_of_uplink(&links, settings.subnet6.is_some()).await?,
         };
-        let state = Mutex::new(State { wanted: wanted.clone(), applied: None });
+        let settings = Settings { mtu: Some(mtu), ..settings };
+        let wanted = Wanted { settings: settings.clone(), machines: BTreeMap::new() };
+        let state = Mutex::new(State { wanted, applied: None });
         let bridge = Self { settings, mtu, links, folder, watch, state };
-        bridge.reconcile(&wanted.machines).await?;
+        bridge.reconcile(&machines).await?;
         Ok(bridge)
     }
 
-    /// The settings that it was opened with.
+    /// The settings that it was opened with, and the MTU that it found.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }

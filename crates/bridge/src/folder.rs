@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::machine::Wanted;
 
 /// What is wanted. It is replaced as a whole.
-const WANTED: &str = "bridge.json";
+pub(crate) const WANTED: &str = "bridge.json";
 /// The same while it is written.
 const NEW: &str = "bridge.json.new";
 const LOCK: &str = "lock";
@@ -72,6 +72,6 @@ impl Folder {
     }
 }
 
-fn parse(bytes: &[u8]) -> io::Result<Wanted> {
+pub(crate) fn parse(bytes: &[u8]) -> io::Result<Wanted> {
     Ok(serde_json::from_slice(bytes)?)
 }

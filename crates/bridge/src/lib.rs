@@ -33,6 +33,7 @@ mod look;
 mod mac;
 mod machine;
 mod nft;
+pub mod program;
 pub mod ruleset;
 mod settings;
 mod tap;

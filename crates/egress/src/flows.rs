@@ -154,7 +154,7 @@ impl Flows {
             // What was put together is no piece.
             Inbound::Announced | Inbound::Piece(_) => {}
             Inbound::Dhcp { message } => {
-                if let Some(answer) = dhcp::answer(message) {
+                if let Some(answer) = dhcp::answer(message, &dhcp::Lease::ALONE) {
                     self.link.wire.send(&Outbound::dhcp(&answer));
                 }
             }
