@@ -22,6 +22,13 @@ impl Mac {
         let [a, b, c, d, e, f] = self.0;
         Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
+
+    /// What an address on the link follows from; none where it does not.
+    pub(crate) fn of_link_local(address: Ipv6Addr) -> Option<Self> {
+        let [.., a, b, c, _, _, d, e, f] = address.octets();
+        let mac = Self([a ^ 2, b, c, d, e, f]);
+        (mac.link_local() == address).then_some(mac)
+    }
 }
 
 impl fmt::Display for Mac {
@@ -71,6 +78,10 @@ mod tests {
             assert!(wrong.parse::<Mac>().is_err(), "{wrong}");
         }
         assert_eq!(mac.link_local(), "fe80::5054:ff:fe62:7".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(Mac::of_link_local(mac.link_local()), Some(mac));
+        for other in ["fe80::5054:ff:ff62:7", "fd80::5054:ff:fe62:7", "fe80:1::5054:ff:fe62:7", "fe80::1"] {
+            assert_eq!(Mac::of_link_local(other.parse().unwrap()), None, "{other}");
+        }
         assert!(mac.is_unicast() && !Mac([0; 6]).is_unicast() && !Mac([1, 0, 0, 0, 0, 1]).is_unicast());
     }
 }

@@ -52,9 +52,8 @@ pub(crate) fn make(name: &str, owner: Option<u32>) -> Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
         tap => tap.map_err(failed)?,
     };
-    // Nobody's number is -1.
-    let owner = owner.map_or(libc::c_ulong::MAX, libc::c_ulong::from);
-    tell(&tap, libc::TUNSETOWNER, owner).map_err(failed)?;
+    // One that is nobody's is everybody's.
+    tell(&tap, libc::TUNSETOWNER, owner.unwrap_or(0).into()).map_err(failed)?;
     tell(&tap, libc::TUNSETPERSIST, 1).map_err(failed)
 }
 

@@ -38,7 +38,7 @@
 mod config;
 mod counters;
 pub mod dhcp;
-mod dhcp6;
+pub mod dhcp6;
 pub mod dns;
 mod echo;
 mod egress;

@@ -1,4 +1,5 @@
-//! The program that answers the guests of a bridge: DHCP, and names, at the gateway's address.
+//! The program that answers the guests of a bridge: DHCP of IPv4 and IPv6, who their router is, and names, at the gateway's
+//! addresses.
 //!
 //! It is a process of its own, one for all guests, and outlives the service. It is given a folder, reads there what is
 //! wanted, and again whenever that was replaced, so nobody has to tell it of a change. It binds its sockets to the bridge's
@@ -11,6 +12,7 @@
 mod dhcp;
 mod names;
 mod process;
+mod router;
 mod serve;
 mod told;
 

@@ -2,19 +2,23 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use berth_egress::dhcp;
 use berth_egress::program::confine_to;
+use berth_egress::{dhcp as egress4, dhcp6 as egress6};
 use nix::sys::socket::{setsockopt, sockopt};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt as options};
+use rustix::net::{
+    AddressFamily, Protocol, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt as options,
+};
 use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
 
 use super::told::Told;
-use super::{dhcp as leases, names};
+use super::{dhcp, names, router};
+use crate::bridge::ROUTER;
 
 /// The port of names.
 const NAMES: u16 = 53;
@@ -26,8 +30,15 @@ pub(super) const READY: &str = "ready";
 /// The sockets that it has.
 struct Sockets {
     leases: OwnedFd,
-    datagrams: OwnedFd,
-    connections: OwnedFd,
+    names: Vec<(OwnedFd, OwnedFd)>,
+    six: Option<Six>,
+}
+
+/// Those of IPv6 alone.
+struct Six {
+    router: OwnedFd,
+    leases: OwnedFd,
+    device: u32,
 }
 
 /// Becomes the program, in the bridge's folder, until it is ended. The argument is the user and group to become, where
@@ -56,15 +67,24 @@ fn run(user: Option<Option<u32>>) -> io::Result<()> {
 }
 
 async fn serve(sockets: Sockets, told: Arc<Told>) -> io::Result<()> {
-    let leases = UdpSocket::from_std(sockets.leases.into())?;
-    let datagrams = UdpSocket::from_std(sockets.datagrams.into())?;
-    let connections = TcpListener::from_std(sockets.connections.into())?;
+    let (mut tasks, under_way) = (JoinSet::new(), names::UnderWay::default());
+    let datagrams = |socket: OwnedFd| UdpSocket::from_std(socket.into());
+    let (leases, told4) = (datagrams(sockets.leases)?, Arc::clone(&told));
+    tasks.spawn(async move { dhcp::serve(leases, &told4).await });
+    for (asked, connected) in sockets.names {
+        tasks.spawn(names::datagrams(datagrams(asked)?, Arc::clone(&told), under_way.clone()));
+        let connected = TcpListener::from_std(connected.into())?;
+        tasks.spawn(names::connections(connected, Arc::clone(&told), under_way.clone()));
+    }
+    if let Some(Six { router, leases, device }) = sockets.six {
+        let (router, leases, of_router) = (datagrams(router)?, datagrams(leases)?, Arc::clone(&told));
+        tasks.spawn(async move { router::advertise(router, &of_router, device).await });
+        tasks.spawn(async move { router::lend(leases, &told).await });
+    }
     writeln!(io::stdout(), "{READY}")?;
-    let under_way = names::UnderWay::default();
-    tokio::select! {
-        ended = leases::serve(leases, &told) => ended,
-        ended = names::datagrams(datagrams, Arc::clone(&told), under_way.clone()) => ended,
-        ended = names::connections(connections, Arc::clone(&told), under_way) => ended,
+    match tasks.join_next().await {
+        Some(ended) => ended.map_err(io::Error::other)?,
+        None => Ok(()),
     }
 }
 
@@ -72,20 +92,46 @@ impl Sockets {
     fn open(told: &Told) -> io::Result<Self> {
         let wanted = told.now();
         let (device, gateway) = (&wanted.settings.name, wanted.settings.gateway());
-        let leases = socket(device, SocketType::DGRAM, (Ipv4Addr::UNSPECIFIED, dhcp::SERVER).into())?;
+        let leases = socket(device, (SocketType::DGRAM, None), (Ipv4Addr::UNSPECIFIED, egress4::SERVER).into())?;
         options::set_socket_broadcast(&leases, true)?;
-        let datagrams = socket(device, SocketType::DGRAM, (gateway, NAMES).into())?;
-        let connections = socket(device, SocketType::STREAM, (gateway, NAMES).into())?;
-        listen(&connections, WAITING)?;
-        Ok(Self { leases, datagrams, connections })
+        let own = [Some(IpAddr::V4(gateway)), wanted.settings.gateway6().map(IpAddr::V6)];
+        let names = own.into_iter().flatten().map(|own| names_at(device, own)).collect::<io::Result<_>>()?;
+        let six = wanted.settings.subnet6.map(|_| Six::open(device)).transpose()?;
+        Ok(Self { leases, names, six })
+    }
+}
+
+fn names_at(device: &str, own: IpAddr) -> io::Result<(OwnedFd, OwnedFd)> {
+    let at = SocketAddr::new(own, NAMES);
+    let datagrams = socket(device, (SocketType::DGRAM, None), at)?;
+    let connections = socket(device, (SocketType::STREAM, None), at)?;
+    listen(&connections, WAITING)?;
+    Ok((datagrams, connections))
+}
+
+impl Six {
+    fn open(name: &str) -> io::Result<Self> {
+        let device = nix::net::if_::if_nametoindex(name)?;
+        let leases = socket(name, (SocketType::DGRAM, None), (Ipv6Addr::UNSPECIFIED, egress6::SERVER).into())?;
+        options::set_ipv6_add_membership(&leases, &egress6::SERVERS, device)?;
+        let at = SocketAddrV6::new(ROUTER, 0, 0, device);
+        let router = socket(name, (SocketType::RAW, Some(ipproto::ICMPV6)), at.into())?;
+        // Nobody believes a router whose message may come from afar (RFC 4861, 6.1.2).
+        options::set_ipv6_unicast_hops(&router, Some(255))?;
+        options::set_ipv6_multicast_hops(&router, 255)?;
+        Ok(Self { router, leases, device })
     }
 }
 
 /// A socket that hears the bridge alone.
-fn socket(device: &str, kind: SocketType, at: SocketAddr) -> io::Result<OwnedFd> {
+fn socket(device: &str, (kind, protocol): (SocketType, Option<Protocol>), at: SocketAddr) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::INET, kind, flags, None)?;
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, kind, flags, protocol)?;
     options::set_socket_reuseaddr(&socket, true)?;
+    if at.is_ipv6() && protocol.is_none() {
+        options::set_ipv6_v6only(&socket, true)?;
+    }
     setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
     bind(&socket, &at).map_err(|error| {
         let kind = if kind == SocketType::STREAM { "TCP" } else { "UDP" };

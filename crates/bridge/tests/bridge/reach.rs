@@ -118,7 +118,7 @@ fn large_packets_pass() {
         use std::io::{Read, Write};
         let (mut stream, _) = dial(at(OUTSIDE, 80), true).unwrap();
         let mut writer = stream.try_clone().unwrap();
-        std::thread::spawn(move || writer.write_all(&[7; 300_000]).unwrap());
+        std::thread::spawn(move || writer.write_all(&vec![7; 300_000]).unwrap());
         let mut got = vec![0; 300_000];
         stream.read_exact(&mut got).map(|()| got.iter().all(|byte| *byte == 7))
     });
