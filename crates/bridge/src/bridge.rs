@@ -214,6 +214,8 @@ impl Bridge {
             Some((subnet, gateway)) => {
                 host::set("ipv6", name, "disable_ipv6", "0")?;
                 host::set("ipv6", name, "forwarding", "1")?;
+                // Older kernels forward by all devices or by none.
+                host::set("ipv6", name, "force_forwarding", "1")?;
                 own.extend([(IpAddr::V6(gateway), subnet.prefix_len()), (IpAddr::V6(ROUTER), ON_LINK)]);
             }
             None => host::set("ipv6", name, "disable_ipv6", "1")?,

@@ -19,7 +19,8 @@
 //! **What the host has to have**: `nft`, `/dev/net/tun`, and forwarding. The bridge's own device forwards by its own settings
 //! (`net.ipv4.conf.berth0.forwarding`), which [`Bridge::open`] sets; what answers comes in by another device, which is the
 //! operator's: [`lacks`] says what to type there (`net.ipv4.conf.eth0.forwarding=1`; or `net.ipv4.ip_forward=1`, which is the
-//! same for all devices). Nothing global is changed, and no table but the two that are named after the bridge. A packet passes
+//! same for all devices; of IPv6 `net.ipv6.conf.all.forwarding=1`, since there one device alone forwards only from Linux 6.17
+//! on). Nothing global is changed, and no table but the two that are named after the bridge. A packet passes
 //! where all tables let it, so one of the host's that drops what it does not know has to know the bridge; [`lacks`] says that,
 //! too. Where bridged packets pass rules of IP as well (`bridge-nf-call-iptables`), they come out the same: ports are isolated,
 //! and nothing is bridged between machines.

@@ -108,15 +108,24 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 /// The kernel cannot be asked, or `nft` is not there: [`Error::Missing`](crate::Error::Missing) says what to type.
 pub async fn lacks(settings: &Settings) -> Result<Vec<String>> {
     let mut lacks = Vec::new();
-    let families = [("ipv4", true), ("ipv6", settings.subnet6.is_some())];
-    for (uplink, (family, _)) in host::uplinks().into_iter().zip(families).filter(|(_, (_, is_used))| *is_used) {
-        let Some(device) = uplink else { continue };
-        if host::setting(family, &device, "forwarding").is_ok_and(|value| value == "0") {
-            lacks.push(format!(
-                "{device} forwards no packets of {family}, so answers do not reach machines; type: sudo sysctl -w \
-                 net/{family}/conf/{device}/forwarding=1, and put that line into /etc/sysctl.d/60-berth.conf"
-            ));
-        }
+    let [uplink, uplink6] = host::uplinks();
+    if let Some(device) = uplink.filter(|device| host::setting("ipv4", device, "forwarding").is_ok_and(|is| is == "0"))
+    {
+        lacks.push(format!(
+            "{device} forwards no packets of IPv4, so answers do not reach machines; type: sudo sysctl -w \
+             net/ipv4/conf/{device}/forwarding=1, and put that line into /etc/sysctl.d/60-berth.conf"
+        ));
+    }
+    // IPv6 is forwarded by all devices, or, since Linux 6.17, by one that is forced to.
+    let is_off = |device: &String| {
+        let is_forced = host::setting("ipv6", device, "force_forwarding").is_ok_and(|is| is == "1");
+        !is_forced && host::setting("ipv6", "all", "forwarding").is_ok_and(|is| is == "0")
+    };
+    if let Some(device) = uplink6.filter(|device| settings.subnet6.is_some() && is_off(device)) {
+        lacks.push(format!(
+            "this host forwards no packets of IPv6, so machines have none; type: sudo sysctl -w \
+             net/ipv6/conf/{device}/accept_ra=2 net/ipv6/conf/all/forwarding=1, and put both into /etc/sysctl.d/60-berth.conf"
+        ));
     }
     for chain in nft::list(&["chains"]).await? {
         let chain = &chain["chain"];

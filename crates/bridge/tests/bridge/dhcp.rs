@@ -67,7 +67,9 @@ fn resolve(world: &World) {
 
 /// Asks as a client that has no address; what is answered, if anything.
 fn discover(chaddr: [u8; 6], patience: Duration) -> Option<Vec<u8>> {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).unwrap();
+    // Not for programs that other tests start meanwhile.
+    let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM);
+    let socket = rustix::net::socket_with(family, kind, rustix::net::SocketFlags::CLOEXEC, None).unwrap();
     setsockopt(&socket, sockopt::BindToDevice, &"eth0".into()).unwrap();
     let socket = {
         rustix::net::bind(&socket, &SocketAddr::from(([0, 0, 0, 0], 68))).unwrap();
@@ -120,6 +122,47 @@ fn a_guest_is_told_its_address_and_nobody_elses() {
     assert_eq!(offer[16..20], [10, 127, 9, 9]);
     running.0.block(running.0.bridge().remove(id(7))).unwrap();
     assert!(!running.0.block(running.0.bridge().wanted()).contains_key(&id(7)));
+}
+
+#[test]
+fn a_guest_learns_its_router_and_its_ipv6_address() {
+    let Some(running) = Running::new() else { return };
+    let (one, machine) = running.bare(7);
+    let own = machine.address6.unwrap();
+    // The kernel's own: it asks for a router once its card is up.
+    one.place.run(|| {
+        crate::place::set("ipv6/conf/eth0/accept_ra", "1");
+        crate::place::ip("link set eth0 down");
+        crate::place::ip("link set eth0 up");
+    });
+    let routes = || {
+        let output = std::process::Command::new("ip").args(["-6", "route", "show", "default"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let since = std::time::Instant::now();
+    let mut found = String::new();
+    while found.is_empty() && since.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(100));
+        found = one.place.run(routes);
+    }
+    assert!(found.contains("via fe80::1 dev eth0 proto ra"), "{found}");
+    assert!(found.contains("mtu 1400"), "{found}");
+    let solicit = |patience| {
+        let device = nix::net::if_::if_nametoindex("eth0").unwrap();
+        let socket = UdpSocket::bind("[::]:546").unwrap();
+        socket.set_read_timeout(Some(patience)).unwrap();
+        // A client by a number of its own, with an identity.
+        let message = b"\x01\x01\x02\x03\0\x01\0\x04\0\x04\x07\x07\0\x03\0\x0c\0\0\0\x07\0\0\0\0\0\0\0\0";
+        let servers = std::net::SocketAddrV6::new("ff02::1:2".parse().unwrap(), 547, 0, device);
+        socket.send_to(message, servers).unwrap();
+        let mut buffer = [0; 512];
+        socket.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())
+    };
+    let answer = one.place.run(move || solicit(PATIENCE)).unwrap();
+    assert_eq!(answer[..4], [2, 1, 2, 3]);
+    assert!(answer.windows(16).any(|bytes| bytes == own.octets()), "{answer:?}");
+    running.0.set(&Machine { address6: None, ..machine });
+    assert_eq!(one.place.run(move || solicit(SILENCE)), None);
 }
 
 #[test]

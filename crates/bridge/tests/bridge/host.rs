@@ -77,13 +77,13 @@ fn the_doctor_says_what_to_type() {
     let lacks = || world.block(lacks(&world.settings)).unwrap();
     assert_eq!(lacks(), Vec::<String>::new());
     set("ipv4/conf/up0/forwarding", "0");
-    set("ipv6/conf/up0/forwarding", "0");
+    set("ipv6/conf/all/forwarding", "0");
     nft("table ip own { chain c { type filter hook forward priority 0; policy drop; }; }");
     let said = lacks();
     assert_eq!(said.len(), 3, "{said:?}");
     for word in [
         "net/ipv4/conf/up0/forwarding=1",
-        "net/ipv6/conf/up0/forwarding=1",
+        "net/ipv6/conf/all/forwarding=1",
         "sudo nft insert rule ip own c iifname berth0 accept",
     ] {
         assert!(said.iter().any(|lack| lack.contains(word)), "{word}: {said:?}");

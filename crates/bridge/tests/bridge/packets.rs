@@ -56,9 +56,9 @@ pub fn listen(port: u16) {
             });
         }
     });
-    // One socket for each family: an answer goes from the address that was asked.
-    for any in ["0.0.0.0", "::"] {
-        let socket = socket2(any, port);
+    // One socket for each address: an answer goes from the one that was asked.
+    for own in own_addresses() {
+        let socket = UdpSocket::bind((own, port)).unwrap();
         std::thread::spawn(move || {
             let mut buffer = [0; 2048];
             while let Ok((len, from)) = socket.recv_from(&mut buffer) {
@@ -68,15 +68,14 @@ pub fn listen(port: u16) {
     }
 }
 
-fn socket2(any: &str, port: u16) -> UdpSocket {
-    let address = at(any, port);
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).unwrap();
-    if address.is_ipv6() {
-        rustix::net::sockopt::set_ipv6_v6only(&socket, true).unwrap();
-    }
-    rustix::net::bind(&socket, &address).unwrap();
-    UdpSocket::from(socket)
+/// The addresses of this thread's place that need no device with them.
+fn own_addresses() -> Vec<IpAddr> {
+    let all = nix::ifaddrs::getifaddrs().unwrap().filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    });
+    all.filter(|ip| !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())).collect()
 }
 
 /// A connection, and who the other side says that it came from.

@@ -32,7 +32,12 @@ fn udp(from: [u8; 6], ip: [u8; 4], to: [u8; 4], ports: (u16, u16), data: &[u8]) 
     let head = [0x45, 0, (20 + len).to_be_bytes()[0], (20 + len).to_be_bytes()[1], 0, 0, 0, 0, 64, 17, 0, 0];
     let datagram = [&ports.0.to_be_bytes()[..], &ports.1.to_be_bytes(), &len.to_be_bytes(), &[0, 0], data].concat();
     let link = if to == [255; 4] { EVERYBODY } else { GATEWAY };
-    frame(link, from, 0x0800, &[&head[..], &ip, &to, &datagram].concat())
+    let mut packet = [&head[..], &ip, &to, &datagram].concat();
+    // Where bridged packets pass rules of IP, their sum is looked at.
+    let sum: u32 = packet[..20].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let folded = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    packet[10..12].copy_from_slice(&folded.to_be_bytes());
+    frame(link, from, 0x0800, &packet)
 }
 
 fn dhcp(from: [u8; 6], says: [u8; 6]) -> Vec<u8> {

@@ -72,10 +72,12 @@ impl World {
         internet.ip("-6 route add fd62:6572:7469::/64 via 2600:1:2:3::1");
         // What `lacks` has the operator type.
         set("ipv4/conf/up0/forwarding", "1");
-        set("ipv6/conf/up0/forwarding", "1");
+        set("ipv6/conf/all/forwarding", "1");
+        // What is refused is told each time.
+        set("ipv4/icmp_ratelimit", "0");
+        set("ipv6/icmp/ratelimit", "0");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let mut world = Self { runtime, bridge: None, internet, dir: tempfile::tempdir().unwrap(), settings };
-        std::os::unix::fs::chown(world.dir.path(), None, None).unwrap();
         world.open();
         Some(world)
     }
