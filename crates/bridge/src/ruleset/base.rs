@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use berth_domain::sandbox::network_policy::special::blocks;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::nothing;
 use crate::settings::Settings;
 
 /// The tables without machines, in place of whatever was there.
@@ -23,6 +22,13 @@ pub(super) fn text(settings: &Settings) -> String {
         .replace("SUBNET", &settings.subnet.to_string())
         .replace("GATEWAY", &settings.gateway().to_string())
         .replace("BRIDGE", &settings.name)
+}
+
+/// Takes all rules away.
+pub fn nothing(settings: &Settings) -> String {
+    // What is not there cannot be deleted.
+    let of = |family| format!("add table {family} {name}\ndelete table {family} {name}\n", name = settings.name);
+    ["bridge", "inet"].map(of).concat()
 }
 
 /// What machines never reach, by families.

@@ -35,6 +35,8 @@ use crate::machine::{Machine, Wanted};
 use crate::settings::Settings;
 use part::{Entry, Part, Place};
 
+pub use base::nothing;
+
 /// What the rules depend on beside what is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings {
@@ -105,13 +107,6 @@ pub fn near(settings: &Settings, surroundings: &Surroundings) -> String {
         let _ = writeln!(text, "add element inet {} near6 {{ {} }}", settings.name, list.join(", "));
     }
     text
-}
-
-/// Takes all rules away.
-pub fn nothing(settings: &Settings) -> String {
-    // What is not there cannot be deleted.
-    let of = |family| format!("add table {family} {name}\ndelete table {family} {name}\n", name = settings.name);
-    ["bridge", "inet"].map(of).concat()
 }
 
 fn target(settings: &Settings, place: &Place) -> String {
