@@ -324,7 +324,8 @@ impl Bridge {
 }
 
 /// Takes a bridge down that its folder tells of: its device, taps and rules. For an operator who changes to another mode;
-/// machines of it must have ended. Fine where there is none.
+/// machines of it must have ended, and so must its [program](crate::program::end), whose sockets are of that device. Fine where
+/// there is none.
 ///
 /// # Errors
 /// A step failed; it may be repeated.

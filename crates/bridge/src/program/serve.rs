@@ -44,8 +44,7 @@ struct Six {
 /// Becomes the program, in the bridge's folder, until it is ended. The argument is the user and group to become, where
 /// the service may choose.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let user = arguments.into_iter().next().map(|text| text.to_str().and_then(|text| text.parse().ok()));
-    match run(user) {
+    match run(arguments.into_iter().next()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("berth-bridge: {error}. The service starts it beside the bridge; there is nothing to type.");
@@ -54,9 +53,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn run(user: Option<Option<u32>>) -> io::Result<()> {
+fn run(user: Option<OsString>) -> io::Result<()> {
     berth_process::close_inherited();
-    let user = user.map(|user| user.ok_or(io::ErrorKind::InvalidInput)).transpose()?;
+    let user = user.map(|text| text.to_str().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput));
+    let user = user.transpose()?;
     let told = Arc::new(Told::open()?);
     let sockets = Sockets::open(&told)?;
     // Not by its whole path: what lies above it need not be this user's to enter.

@@ -51,7 +51,7 @@ impl Part {
             let key = format!("{} . {} . {}", at.ip(), to.protocol, at.port());
             match (at.ip(), machine.address6) {
                 (IpAddr::V4(_), _) => {
-                    part.entry("inet", "forwards4", key, format!("{} . {}", machine.address, to.port))
+                    part.entry("inet", "forwards4", key, format!("{} . {}", machine.address, to.port));
                 }
                 (IpAddr::V6(_), Some(own)) => part.entry("inet", "forwards6", key, format!("{own} . {}", to.port)),
                 (IpAddr::V6(_), None) => {}
