@@ -45,7 +45,7 @@ fn a_guest_reaches_nothing_of_the_host_and_nothing_private() {
     // The gateway answers echo, and nothing else.
     tries(&guest.place, "10.127.0.1", 80, [Refused, Refused, Answered]);
     tries(&guest.place, "fd62:6572:7469::1", 80, [Refused, Refused, Answered]);
-    assert_eq!(guest.place.run(|| tcp(at("6.6.6.6", 80), Refused)), Refused, "where another's rule leads elsewhere");
+    assert_ne!(guest.place.run(|| tcp(at("6.6.6.6", 80), Silent)), Answered, "where another's rule leads elsewhere");
     assert_eq!(guest.place.run(|| tcp(at(OUTSIDE, 80), Answered)), Answered, "the same guest is not cut off");
     assert_ne!(
         guest.place.run(|| {
