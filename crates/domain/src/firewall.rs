@@ -258,6 +258,11 @@ impl Ports {
         self.first <= port && port <= self.last
     }
 
+    /// The first and the last of them.
+    pub const fn ends(&self) -> (u16, u16) {
+        (self.first, self.last)
+    }
+
     fn parse(value: &Value) -> Parsed<Self> {
         const RULE: &str = "must be a port from 1 to 65535, or a range such as \"8000-8100\"";
         let is_plain = |text: &&str| text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,7 +1,7 @@
 //! DHCP (RFC 2131): tells the guest its address, and what else a network has. Pure.
 //!
-//! There is one lease, which is the guest's for good, so nothing is remembered and nothing can be used up: whoever asks on
-//! this link is the guest.
+//! Whoever asks has one lease, which is theirs for good, so nothing is remembered and nothing can be used up. Behind a card of
+//! its own that is the guest; a bridge of many tells them by their link addresses ([`client`]).
 
 use std::net::Ipv4Addr;
 
@@ -9,9 +9,32 @@ use smoltcp::wire::{DhcpFlags, DhcpMessageType, DhcpOption, DhcpPacket, DhcpRepr
 
 use crate::{GATEWAY, GUEST, MTU, PREFIX, RESOLVER};
 
-/// The port of who answers, and of who asks.
-pub(crate) const SERVER: u16 = 67;
-pub(crate) const CLIENT: u16 = 68;
+/// What a guest is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its address.
+    pub guest: Ipv4Addr,
+    /// Bits of the network part of that.
+    pub prefix: u8,
+    /// Its gateway, which answers.
+    pub gateway: Ipv4Addr,
+    /// Its resolver.
+    pub resolver: Ipv4Addr,
+    /// Largest packet of its link, in bytes.
+    pub mtu: u16,
+}
+
+impl Lease {
+    /// That of a guest which is alone behind its card.
+    #[expect(clippy::cast_possible_truncation, reason = "it is below the largest")]
+    pub(crate) const ALONE: Self =
+        Self { guest: GUEST, prefix: PREFIX, gateway: GATEWAY, resolver: RESOLVER, mtu: MTU as u16 };
+}
+
+/// The port of who answers.
+pub const SERVER: u16 = 67;
+/// The port of who asks.
+pub const CLIENT: u16 = 68;
 /// How long the guest may keep its address, in seconds: thirty days. What a guest that was away for longer loses is what
 /// it gets back.
 const LEASE: u32 = 30 * 24 * 60 * 60;
@@ -30,9 +53,11 @@ const INTERFACE_MTU: u8 = 26;
 
 /// An answer, and to whom it goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) to: Ipv4Addr,
-    pub(crate) bytes: Vec<u8>,
+pub struct Answer {
+    /// To whom: the guest, by its address or as everybody.
+    pub to: Ipv4Addr,
+    /// The message.
+    pub bytes: Vec<u8>,
 }
 
 /// What is read of a message.
@@ -44,12 +69,18 @@ struct Question<'a> {
     identifier: Option<&'a [u8]>,
 }
 
-/// Answers a message; `None` where nothing answers it.
-pub(crate) fn answer(bytes: &[u8]) -> Option<Answer> {
+/// Answers a message of a guest; `None` where nothing answers it.
+pub fn answer(bytes: &[u8], lease: &Lease) -> Option<Answer> {
     let packet = DhcpPacket::new_checked(bytes).ok()?;
     let question = Question::parse(&packet, bytes)?;
-    let kind = question.judge()?;
-    question.answer(kind)
+    let kind = question.judge(lease)?;
+    question.answer(kind, lease)
+}
+
+/// The link address of who asks by a message, as it says itself.
+pub fn client(bytes: &[u8]) -> Option<[u8; 6]> {
+    let packet = DhcpPacket::new_checked(bytes).ok()?;
+    Question::parse(&packet, bytes).map(|question| question.packet.client_hardware_address().0)
 }
 
 impl<'a> Question<'a> {
@@ -74,13 +105,13 @@ impl<'a> Question<'a> {
     }
 
     /// What the answer is (RFC 2131, 4.3).
-    fn judge(&self) -> Option<DhcpMessageType> {
+    fn judge(&self, lease: &Lease) -> Option<DhcpMessageType> {
         let wanted = self.requested.unwrap_or(self.packet.client_ip());
         match self.kind {
             DhcpMessageType::Discover => Some(DhcpMessageType::Offer),
             // It has chosen another server.
-            DhcpMessageType::Request if self.server.is_some_and(|server| server != GATEWAY) => None,
-            DhcpMessageType::Request if wanted == GUEST => Some(DhcpMessageType::Ack),
+            DhcpMessageType::Request if self.server.is_some_and(|server| server != lease.gateway) => None,
+            DhcpMessageType::Request if wanted == lease.guest => Some(DhcpMessageType::Ack),
             DhcpMessageType::Request => Some(DhcpMessageType::Nak),
             DhcpMessageType::Inform => Some(DhcpMessageType::Ack),
             // A release and a refusal of the address change nothing: there is no other.
@@ -88,10 +119,10 @@ impl<'a> Question<'a> {
         }
     }
 
-    fn answer(&self, kind: DhcpMessageType) -> Option<Answer> {
+    fn answer(&self, kind: DhcpMessageType, lease: &Lease) -> Option<Answer> {
         let refused = kind == DhcpMessageType::Nak;
         let (lends, tells) = (!refused && self.kind != DhcpMessageType::Inform, !refused);
-        let mtu = u16::try_from(MTU).unwrap_or(u16::MAX).to_be_bytes();
+        let mtu = lease.mtu.to_be_bytes();
         let mut others = Vec::new();
         others.extend(tells.then_some(DhcpOption { kind: INTERFACE_MTU, data: &mtu }));
         others.extend(self.identifier.map(|data| DhcpOption { kind: CLIENT_IDENTIFIER, data }));
@@ -103,17 +134,17 @@ impl<'a> Question<'a> {
             secs: 0,
             client_hardware_address: self.packet.client_hardware_address(),
             client_ip: asked_from,
-            your_ip: if lends { GUEST } else { Ipv4Addr::UNSPECIFIED },
-            server_ip: if tells { GATEWAY } else { Ipv4Addr::UNSPECIFIED },
-            router: tells.then_some(GATEWAY),
-            subnet_mask: tells.then(|| Ipv4Cidr::new(GUEST, PREFIX).netmask()),
+            your_ip: if lends { lease.guest } else { Ipv4Addr::UNSPECIFIED },
+            server_ip: if tells { lease.gateway } else { Ipv4Addr::UNSPECIFIED },
+            router: tells.then_some(lease.gateway),
+            subnet_mask: tells.then(|| Ipv4Cidr::new(lease.guest, lease.prefix).netmask()),
             relay_agent_ip: Ipv4Addr::UNSPECIFIED,
             broadcast,
             requested_ip: None,
             client_identifier: None,
-            server_identifier: Some(GATEWAY),
+            server_identifier: Some(lease.gateway),
             parameter_request_list: None,
-            dns_servers: tells.then(|| std::iter::once(RESOLVER).collect()),
+            dns_servers: tells.then(|| std::iter::once(lease.resolver).collect()),
             max_size: None,
             lease_duration: lends.then_some(LEASE),
             renew_duration: None,
@@ -125,7 +156,7 @@ impl<'a> Question<'a> {
         let to = match (asked_from.is_unspecified(), refused || broadcast) {
             // It can take nothing yet that goes to its address.
             (true, true) => Ipv4Addr::BROADCAST,
-            _ => GUEST,
+            _ => lease.guest,
         };
         Some(Answer { to, bytes })
     }

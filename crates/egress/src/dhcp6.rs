@@ -1,19 +1,46 @@
 //! DHCP for IPv6 (RFC 8415): gives the guest the one address that it has in networks of projects. Pure.
 //!
 //! A guest makes itself addresses, and they are good for the outside. In networks one address has to stand for another, so
-//! the guest has to have one that is known. As with IPv4 there is one lease for good, and nothing is remembered: whoever asks
-//! on this link is the guest. It is asked for where the router says so ([`ndp`](crate::ndp)).
+//! the guest has to have one that is known. As with IPv4 there is one lease for good, and nothing is remembered. It is asked
+//! for where the router says so.
 
 use std::net::Ipv6Addr;
 
 use crate::packet::hardware;
-use crate::{GATEWAY, GUEST6, NETWORK6, PREFIX6, RESOLVER6};
+use crate::{GATEWAY, GUEST6, PREFIX6, RESOLVER6};
 
-/// The port of who answers, and of who asks.
-pub(crate) const SERVER: u16 = 547;
-pub(crate) const CLIENT: u16 = 546;
+/// What a guest is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Its address.
+    pub guest: Ipv6Addr,
+    /// Bits of the network part of that.
+    pub prefix: u8,
+    /// Its resolver.
+    pub resolver: Ipv6Addr,
+    /// The link address of who answers.
+    pub server: [u8; 6],
+}
+
+impl Lease {
+    /// That of a guest which is alone behind its card.
+    pub(crate) fn alone() -> Self {
+        Self { guest: GUEST6, prefix: PREFIX6, resolver: RESOLVER6, server: hardware(GATEWAY).0 }
+    }
+
+    /// Who answers, by the link address (RFC 8415, 11.4).
+    fn identifier(&self) -> [u8; 10] {
+        let [a, b, c, d, e, f] = self.server;
+        [0, 3, 0, 1, a, b, c, d, e, f]
+    }
+}
+
+/// The port of who answers.
+pub const SERVER: u16 = 547;
+/// The port of who asks.
+pub const CLIENT: u16 = 546;
 /// Where those are asked who answer.
-pub(crate) const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+pub const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// How long the guest may keep its address, in seconds, and when it asks again, and asks anybody: as with IPv4.
 const LEASE: u32 = 30 * 24 * 60 * 60;
 const RENEW: u32 = LEASE / 2;
@@ -61,30 +88,30 @@ struct Question<'a> {
     is_rapid: bool,
 }
 
-/// Answers a message; `None` where nothing answers it.
-pub(crate) fn answer(message: &[u8]) -> Option<Vec<u8>> {
+/// Answers a message of a guest; `None` where nothing answers it.
+pub fn answer(message: &[u8], lease: &Lease) -> Option<Vec<u8>> {
     let (head, options) = message.split_at_checked(HEADER)?;
     let kind = *head.first()?;
     let question = Question::read(options)?;
-    if !question.is_valid(kind) {
+    if !question.is_valid(kind, lease) {
         return None;
     }
     let is_rapid = kind == SOLICIT && question.is_rapid;
     let reply = if kind == SOLICIT && !is_rapid { ADVERTISE } else { REPLY };
     let mut answer = vec![reply];
     answer.extend(head.get(1..)?);
-    put(&mut answer, SERVER_IDENTIFIER, &identifier());
+    put(&mut answer, SERVER_IDENTIFIER, &lease.identifier());
     question.client.iter().for_each(|client| put(&mut answer, CLIENT_IDENTIFIER, client));
     match kind {
-        SOLICIT | REQUEST | RENEWAL | REBINDING => question.lend(&mut answer),
-        CONFIRM => put(&mut answer, STATUS, &question.confirm().to_be_bytes()),
+        SOLICIT | REQUEST | RENEWAL | REBINDING => question.lend(&mut answer, lease),
+        CONFIRM => put(&mut answer, STATUS, &question.confirm(lease).to_be_bytes()),
         RELEASE | DECLINE => put(&mut answer, STATUS, &SUCCESS.to_be_bytes()),
         _ => {}
     }
     if is_rapid {
         put(&mut answer, RAPIDLY, &[]);
     }
-    put(&mut answer, RESOLVERS, &RESOLVER6.octets());
+    put(&mut answer, RESOLVERS, &lease.resolver.octets());
     Some(answer)
 }
 
@@ -121,8 +148,8 @@ impl<'a> Question<'a> {
     }
 
     /// Whether a message of this kind says what it has to, and nothing that it may not (RFC 8415, 16).
-    fn is_valid(&self, kind: u8) -> bool {
-        let own = identifier();
+    fn is_valid(&self, kind: u8, lease: &Lease) -> bool {
+        let own = lease.identifier();
         let is_ours = self.server.is_some_and(|server| server == own);
         let is_anybodys = self.server.is_none();
         match kind {
@@ -134,12 +161,12 @@ impl<'a> Question<'a> {
     }
 
     /// Gives the first identity the address, and others none: there is no second one.
-    fn lend(&self, answer: &mut Vec<u8>) {
+    fn lend(&self, answer: &mut Vec<u8>, lease: &Lease) {
         for (index, number) in self.identities.iter().enumerate() {
             let mut identity = [&number[..], &RENEW.to_be_bytes(), &REBIND.to_be_bytes()].concat();
             if index == 0 {
                 let times = [LEASE.to_be_bytes(), LEASE.to_be_bytes()].concat();
-                put(&mut identity, ADDRESS, &[&GUEST6.octets()[..], &times].concat());
+                put(&mut identity, ADDRESS, &[&lease.guest.octets()[..], &times].concat());
             } else {
                 put(&mut identity, STATUS, &NO_ADDRESS.to_be_bytes());
             }
@@ -148,9 +175,9 @@ impl<'a> Question<'a> {
     }
 
     /// Whether the addresses that it has are of this network.
-    fn confirm(&self) -> u16 {
-        let bits = |address: &Ipv6Addr| address.to_bits() >> (u128::BITS - u32::from(PREFIX6));
-        let is_here = self.addresses.iter().all(|address| bits(address) == bits(&NETWORK6));
+    fn confirm(&self, lease: &Lease) -> u16 {
+        let bits = |address: &Ipv6Addr| address.to_bits().checked_shr(u128::BITS - u32::from(lease.prefix));
+        let is_here = self.addresses.iter().all(|address| bits(address) == bits(&lease.guest));
         if is_here { SUCCESS } else { NOT_ON_LINK }
     }
 }
@@ -185,12 +212,6 @@ fn put(message: &mut Vec<u8>, kind: u16, data: &[u8]) {
     message.extend(kind.to_be_bytes());
     message.extend(length.to_be_bytes());
     message.extend(data);
-}
-
-/// Who answers, by the link address (RFC 8415, 11.4).
-fn identifier() -> [u8; 10] {
-    let [a, b, c, d, e, f] = hardware(GATEWAY).0;
-    [0, 3, 0, 1, a, b, c, d, e, f]
 }
 
 #[cfg(test)]

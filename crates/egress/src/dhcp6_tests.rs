@@ -2,6 +2,15 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// As of a guest that is alone behind its card.
+fn answer(message: &[u8]) -> Option<Vec<u8>> {
+    super::answer(message, &Lease::alone())
+}
+
+fn identifier() -> [u8; 10] {
+    Lease::alone().identifier()
+}
+
 const DUID: [u8; 4] = [0, 4, 7, 7];
 
 fn option(kind: u16, data: &[u8]) -> Vec<u8> {

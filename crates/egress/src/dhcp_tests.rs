@@ -2,6 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// As of a guest that is alone behind its card.
+fn answer(bytes: &[u8]) -> Option<Answer> {
+    super::answer(bytes, &Lease::ALONE)
+}
+
 const CARD: [u8; 6] = [0x52, 0x54, 0, 1, 2, 3];
 
 /// A message of a client: its kind, the address it has, its flags, and further options.
@@ -116,4 +121,28 @@ proptest! {
             prop_assert!(answer.to == GUEST || answer.to == Ipv4Addr::BROADCAST);
         }
     }
+}
+
+#[test]
+fn a_lease_is_told_as_it_is_and_its_client_is_known() {
+    let lease = Lease {
+        guest: Ipv4Addr::new(10, 127, 0, 9),
+        prefix: 16,
+        gateway: Ipv4Addr::new(10, 127, 0, 1),
+        resolver: Ipv4Addr::new(10, 127, 0, 1),
+        mtu: 1450,
+    };
+    let asked = message(DISCOVER, NONE, 0, &[]);
+    assert_eq!(client(&asked), Some(CARD));
+    assert_eq!(client(&asked[..HEADER]), None);
+    let bytes = super::answer(&asked, &lease).unwrap().bytes;
+    let packet = DhcpPacket::new_checked(&bytes[..]).unwrap();
+    let read = DhcpRepr::parse(&packet).unwrap();
+    assert_eq!(
+        (read.your_ip, read.router, read.server_identifier),
+        (lease.guest, Some(lease.gateway), Some(lease.gateway))
+    );
+    assert_eq!(read.subnet_mask, Some(Ipv4Addr::new(255, 255, 0, 0)));
+    let mtu = packet.options().find(|option| option.kind == INTERFACE_MTU).unwrap().data.to_vec();
+    assert_eq!(mtu, 1450_u16.to_be_bytes());
 }

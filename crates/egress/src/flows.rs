@@ -154,7 +154,7 @@ impl Flows {
             // What was put together is no piece.
             Inbound::Announced | Inbound::Piece(_) => {}
             Inbound::Dhcp { message } => {
-                if let Some(answer) = dhcp::answer(message) {
+                if let Some(answer) = dhcp::answer(message, &dhcp::Lease::ALONE) {
                     self.link.wire.send(&Outbound::dhcp(&answer));
                 }
             }
@@ -162,7 +162,7 @@ impl Flows {
             Inbound::Neighbour { wanted, sender } => self.tell(&ndp::neighbour(wanted, sender)),
             Inbound::Router { sender } => self.tell(&ndp::router(sender, self.link.config.networks.have_ipv6())),
             Inbound::Dhcp6 { message, sender } => {
-                if let Some(answer) = dhcp6::answer(message) {
+                if let Some(answer) = dhcp6::answer(message, &dhcp6::Lease::alone()) {
                     self.link.wire.send(&Outbound::dhcp6(sender, &answer));
                 }
             }

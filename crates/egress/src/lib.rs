@@ -37,9 +37,9 @@
 
 mod config;
 mod counters;
-mod dhcp;
-mod dhcp6;
-mod dns;
+pub mod dhcp;
+pub mod dhcp6;
+pub mod dns;
 mod echo;
 mod egress;
 mod flows;

@@ -9,17 +9,18 @@ mod message;
 mod resolvers;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use berth_domain::firewall::{Beginning, Direction, RuleProtocol, Rules};
 
 use crate::RESOLVER;
+use crate::config::Resolvers;
 use crate::link::Link;
 use crate::network::{DNS, Joined};
 use message::{Answer, Failure, Question};
-pub(crate) use resolvers::Transport;
+pub use resolvers::Transport;
 
 /// The answer to a question of the guest; `None` where there is nothing to answer.
 pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
@@ -36,11 +37,25 @@ pub(crate) async fn answer(link: &Link, query: &[u8], transport: Transport) -> O
     if !allowed(link) || !may_ask(&link.rules.borrow(), transport) {
         return question.fail(Failure::Refused);
     }
-    let Some(answer) = resolvers::ask(&link.config, &question, transport).await else {
+    let Some(answer) = resolvers::ask(&link.config.resolvers, link.config.limits.resolver, &question, transport).await
+    else {
         return question.fail(Failure::Unavailable);
     };
     remember(link, &answer);
     Some(answer.into_bytes(&question))
+}
+
+/// The answer to a question of somebody whose names nobody judges: what these resolvers say, each of which may take so long;
+/// `None` where there is nothing to answer.
+pub async fn forward(resolvers: &Resolvers, patience: Duration, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    let question = match Question::parse(query) {
+        Ok(question) => question,
+        Err(failure) => return failure,
+    };
+    match resolvers::ask(resolvers, patience, &question, transport).await {
+        Some(answer) => Some(answer.into_bytes(&question)),
+        None => question.fail(Failure::Unavailable),
+    }
 }
 
 /// Whether the machine's firewall rules let it ask for names outside: a question carries whatever its asker likes.

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
 use super::message::{Answer, Question};
-use crate::config::{Config, Resolvers};
+use crate::config::Resolvers;
 
 /// Where the host keeps them.
 const FILE: &str = "/etc/resolv.conf";
@@ -23,7 +23,7 @@ const STRAYS: usize = 16;
 
 /// Over what a question came, and goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub enum Transport {
     /// Datagrams.
     Udp,
     /// A connection.
@@ -31,9 +31,14 @@ pub(crate) enum Transport {
 }
 
 /// Asks until one answers; `None` where none does in time.
-pub(super) async fn ask(config: &Config, question: &Question, transport: Transport) -> Option<Answer> {
+pub(super) async fn ask(
+    resolvers: &Resolvers,
+    patience: Duration,
+    question: &Question,
+    transport: Transport,
+) -> Option<Answer> {
     let query = question.to_bytes()?;
-    let resolvers = current(&config.resolvers).await;
+    let resolvers = current(resolvers).await;
     for resolver in resolvers.iter().take(MOST).cycle().take(ROUNDS * resolvers.len().min(MOST)) {
         let asked = async {
             match transport {
@@ -41,7 +46,7 @@ pub(super) async fn ask(config: &Config, question: &Question, transport: Transpo
                 Transport::Tcp => by_connection(*resolver, &query, question).await,
             }
         };
-        match tokio::time::timeout(config.limits.resolver, asked).await {
+        match tokio::time::timeout(patience, asked).await {
             Ok(Ok(answer)) => return Some(answer),
             Ok(Err(error)) => tracing::debug!(%resolver, %error, "a resolver failed"),
             Err(_) => tracing::debug!(%resolver, "a resolver did not answer in time"),

@@ -28,8 +28,16 @@ const RESOLVERS: &str = "/etc/resolv.conf";
 
 /// Gives up everything that is not needed. With a user, it becomes that user and group, which only root may.
 pub(super) fn confine(user: Option<u32>) -> io::Result<()> {
+    confine_to(user, None)
+}
+
+/// The same for a program that reads files of one more folder.
+///
+/// # Errors
+/// The kernel refuses something.
+pub fn confine_to(user: Option<u32>, folder: Option<PathBuf>) -> io::Result<()> {
     give_up(user, || Ok(()))?;
-    fence(resolvers()).map_err(io::Error::other)?;
+    fence(resolvers().into_iter().chain(folder)).map_err(io::Error::other)?;
     filter().map_err(io::Error::other)
 }
 

@@ -30,6 +30,7 @@ mod serve;
 pub mod switch;
 
 pub use begin::main;
+pub use confine::confine_to;
 pub use control::Control;
 pub use protocol::{InNetwork, Port, Protocol, Status, VERSION};
 

@@ -1,0 +1,113 @@
+//! What the rules have of one machine.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use berth_domain::firewall::Direction;
+
+use super::firewall;
+use crate::machine::Machine;
+use crate::settings::Settings;
+
+/// A chain or a map.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) family: &'static str,
+    pub(super) name: String,
+}
+
+/// A key of a map.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Entry {
+    pub(super) map: Place,
+    pub(super) key: String,
+}
+
+/// Chains with their rules, and entries of maps with their values.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    pub(super) chains: BTreeMap<Place, Vec<String>>,
+    pub(super) entries: BTreeMap<Entry, String>,
+}
+
+impl Part {
+    pub(super) fn of(settings: &Settings, machine: &Machine) -> Self {
+        let (slot, tap) = (machine.slot, format!("\"{}\"", settings.tap(machine.slot)));
+        let mut part = Self::default();
+        part.chain("bridge", format!("from_{slot}"), from(settings, machine));
+        part.chain("bridge", format!("to_{slot}"), to(machine));
+        part.chain("inet", format!("out_{slot}"), firewall::rules(&machine.rules, Direction::Out));
+        part.chain("inet", format!("in_{slot}"), firewall::rules(&machine.rules, Direction::In));
+        part.entry("bridge", "from", tap.clone(), format!("goto from_{slot}"));
+        part.entry("bridge", "to", tap, format!("goto to_{slot}"));
+        part.entry("inet", "begins4", machine.address.to_string(), format!("goto out_{slot}"));
+        part.entry("inet", "gets4", machine.address.to_string(), format!("goto in_{slot}"));
+        if let Some(address) = machine.address6 {
+            part.entry("inet", "begins6", address.to_string(), format!("goto out_{slot}"));
+            part.entry("inet", "gets6", address.to_string(), format!("goto in_{slot}"));
+        }
+        for port in &machine.ports {
+            let (at, to) = (port.at, port.to);
+            let key = format!("{} . {} . {}", at.ip(), to.protocol, at.port());
+            match (at.ip(), machine.address6) {
+                (IpAddr::V4(_), _) => {
+                    part.entry("inet", "forwards4", key, format!("{} . {}", machine.address, to.port));
+                }
+                (IpAddr::V6(_), Some(own)) => part.entry("inet", "forwards6", key, format!("{own} . {}", to.port)),
+                (IpAddr::V6(_), None) => {}
+            }
+        }
+        part
+    }
+
+    fn chain(&mut self, family: &'static str, name: String, rules: Vec<String>) {
+        self.chains.insert(Place { family, name }, rules);
+    }
+
+    fn entry(&mut self, family: &'static str, map: &str, key: String, value: String) {
+        self.entries.insert(Entry { map: Place { family, name: map.into() }, key }, value);
+    }
+}
+
+/// What a machine may send: by its own addresses, and what it says of them by ARP, NDP and DHCP.
+fn from(settings: &Settings, machine: &Machine) -> Vec<String> {
+    let (mac, address, gateway) = (machine.mac, machine.address, settings.gateway());
+    let hex: String = mac.to_string().replace(':', "");
+    let mut rules = vec![
+        format!("ether saddr != {mac} drop"),
+        format!("arp saddr ether {mac} arp saddr ip {address} arp daddr ip {gateway} accept"),
+        // The link address in the message is the machine's own (RFC 2131, 2: chaddr).
+        format!("udp sport 68 udp dport 67 @th,288,48 != 0x{hex} drop"),
+        "ip saddr 0.0.0.0 ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
+        format!("ip saddr {address} accept"),
+    ];
+    if let Some(address) = machine.address6 {
+        let bits = format!("{:#034x}", address.to_bits());
+        rules.extend([
+            "icmpv6 type { nd-router-advert, nd-redirect } drop".into(),
+            // Whom an advertisement is about (RFC 4861, 4.4): itself, by either of its addresses.
+            format!("ip6 saddr {address} icmpv6 type nd-neighbor-advert @th,64,128 != {bits} drop"),
+            "ip6 saddr fe80::/10 icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa drop".into(),
+            format!("ip6 saddr {address} accept"),
+            "ip6 saddr fe80::/10 icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } accept"
+                .into(),
+            "ip6 saddr fe80::/10 icmpv6 type { echo-request, echo-reply } accept".into(),
+            "ip6 saddr fe80::/10 udp sport 546 udp dport 547 accept".into(),
+            "ip6 saddr :: icmpv6 type { nd-router-solicit, nd-neighbor-solicit } accept".into(),
+        ]);
+    }
+    rules.push("drop".into());
+    rules
+}
+
+/// What a machine gets: what is for its card, and of what is for everybody's what concerns it.
+fn to(machine: &Machine) -> Vec<String> {
+    let mac = machine.mac;
+    let hex: String = mac.to_string().replace(':', "");
+    vec![
+        format!("ether daddr {mac} accept"),
+        format!("udp sport 67 udp dport 68 @th,288,48 0x{hex} accept"),
+        "icmpv6 type { nd-router-advert, nd-neighbor-solicit } accept".into(),
+        "drop".into(),
+    ]
+}

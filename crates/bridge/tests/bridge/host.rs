@@ -1,0 +1,110 @@
+//! What of the host is touched, and what is asked of it.
+
+use std::process::Command;
+
+use berth_bridge::{Bridge, Error, Present, Settings, close, lacks, present};
+use serde_json::json;
+
+use crate::place::{ip, nft, set};
+use crate::world::{World, id};
+
+fn ruleset() -> String {
+    let output =
+        Command::new("nft").env("PATH", "/usr/sbin:/sbin:/usr/bin").args(["list", "ruleset"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn what_is_the_hosts_own_stays_and_all_else_goes() {
+    let Some(mut world) = World::new() else { return };
+    world.bridge = None;
+    world.block(close(&world.folder())).unwrap();
+    assert_eq!(world.block(present(&world.settings)).unwrap(), Present::default());
+    nft(
+        "table inet own { set s { type ipv4_addr; elements = { 1.2.3.4 }; }; chain c { type filter hook forward priority 0; ip saddr @s drop; }; }",
+    );
+    nft("table bridge own { chain c { type filter hook forward priority 0; }; }");
+    ip("tuntap add dev berth1-7 mode tap");
+    let own = ruleset();
+    world.open();
+    world.set(&world.machine(7, json!([]), &[("tcp/9.9.9.1:2222", 22)]));
+    assert!(ruleset().contains(&own[..20]) && ruleset().len() > own.len());
+    world.block(world.bridge().remove(id(7))).unwrap();
+    world.bridge = None;
+    world.block(close(&world.folder())).unwrap();
+    assert_eq!(ruleset(), own);
+    assert_eq!(world.block(present(&world.settings)).unwrap(), Present::default());
+    ip("link show berth1-7");
+    // It comes again as if nothing had been.
+    world.open();
+}
+
+#[test]
+fn what_is_another_ones_is_refused() {
+    let Some(mut world) = World::new() else { return };
+    world.bridge = None;
+    let refused = |settings: Settings| {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = world.runtime.block_on(Bridge::open(settings, folder.path()));
+        opened.err().expect("a refusal").to_string()
+    };
+    let subnet = |text: &str| Settings { name: "other".into(), subnet: text.parse().unwrap(), ..Settings::default() };
+    for net in ["9.9.9.0/24", "9.9.9.8/29", "9.0.0.0/8", "10.127.0.0/24"] {
+        let said = refused(subnet(net));
+        assert!(said.contains("give the bridge another subnet"), "{net}: {said}");
+    }
+    let said = refused(Settings {
+        name: "up0".into(),
+        subnet: "10.9.0.0/16".parse().unwrap(),
+        subnet6: None,
+        ..Settings::default()
+    });
+    assert!(said.contains("give the bridge another name"), "{said}");
+    ip("link add berth0-9 type veth peer name peer9");
+    world.open();
+    let machine = world.machine(8, json!([]), &[]);
+    world.set(&machine);
+    let mut same = world.machine(3, json!([]), &[]);
+    same.address = machine.address;
+    let taken = world.block(world.bridge().set(id(3), &same));
+    assert!(matches!(&taken, Err(Error::Invalid(message)) if message.contains("another machine has")), "{taken:?}");
+    assert!(!world.block(world.bridge().wanted()).contains_key(&id(3)), "nothing was changed");
+}
+
+#[test]
+fn the_doctor_says_what_to_type() {
+    let Some(world) = World::new() else { return };
+    let lacks = || world.block(lacks(&world.settings)).unwrap();
+    assert_eq!(lacks(), Vec::<String>::new());
+    set("ipv4/conf/up0/forwarding", "0");
+    set("ipv6/conf/all/forwarding", "0");
+    nft("table ip own { chain c { type filter hook forward priority 0; policy drop; }; }");
+    let said = lacks();
+    assert_eq!(said.len(), 3, "{said:?}");
+    for word in [
+        "net/ipv4/conf/up0/forwarding=1",
+        "net/ipv6/conf/all/forwarding=1",
+        "sudo nft insert rule ip own c iifname berth0 accept",
+    ] {
+        assert!(said.iter().any(|lack| lack.contains(word)), "{word}: {said:?}");
+    }
+    assert_eq!(
+        std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(),
+        "0",
+        "nothing of all devices was changed"
+    );
+}
+
+#[test]
+fn packets_are_as_large_as_the_way_out_takes_them() {
+    let Some(mut world) = World::new() else { return };
+    ip("link set up0 mtu 1400");
+    world.open();
+    world.set(&world.machine(7, json!([]), &[]));
+    let there = world.block(world.bridge().look()).unwrap();
+    assert_eq!((world.bridge().mtu(), there.devices["berth0-7"].mtu, there.devices["berth0"].mtu), (1400, 1400, 1400));
+    world.settings.mtu = Some(1280);
+    world.open();
+    let there = world.block(world.bridge().look()).unwrap();
+    assert_eq!((there.devices["berth0-7"].mtu, there.devices["berth0"].mtu), (1280, 1280));
+}
