@@ -238,6 +238,7 @@ impl QemuEngine {
             places: spec.disk_places,
             assigned,
             mac: Mac::of(spec.id.0),
+            link: machine::Link::Socket,
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
             jail: self.settings.host.machines.of_vm(spec.address),
