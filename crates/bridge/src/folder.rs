@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,7 @@ impl Folder {
     pub(crate) async fn open(path: &Path) -> Result<Self> {
         let failed = || Error::file(format!("the folder of the bridge, {}", path.display()));
         fs::DirBuilder::new().recursive(true).mode(OPEN).create(path).map_err(failed())?;
+        fs::set_permissions(path, fs::Permissions::from_mode(OPEN)).map_err(failed())?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path.join(LOCK));
         let lock = lock.map_err(failed())?;
         let since = Instant::now();
@@ -50,12 +51,7 @@ impl Folder {
 
     /// What was wanted last.
     pub(crate) fn read(&self) -> Result<Option<Wanted>> {
-        let path = self.path.join(WANTED);
-        let failed = || Error::file(path.display().to_string());
-        match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            bytes => parse(&bytes.map_err(failed())?).map(Some).map_err(failed()),
-        }
+        peek(&self.path)
     }
 
     /// Notes what is wanted now, so that it survives whatever happens to the host.
@@ -63,12 +59,24 @@ impl Folder {
         let (new, path) = (self.path.join(NEW), self.path.join(WANTED));
         let write = || {
             let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(READABLE).open(&new)?;
+            // Whatever files of the service are for others by default.
+            file.set_permissions(fs::Permissions::from_mode(READABLE))?;
             serde_json::to_writer(io::BufWriter::new(&file), wanted)?;
             file.flush()?;
             file.sync_data()?;
             fs::rename(&new, &path)
         };
         write().map_err(Error::file(path.display().to_string()))
+    }
+}
+
+/// What was wanted last, whoever has the folder.
+pub(crate) fn peek(folder: &Path) -> Result<Option<Wanted>> {
+    let path = folder.join(WANTED);
+    let failed = || Error::file(path.display().to_string());
+    match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        bytes => parse(&bytes.map_err(failed())?).map(Some).map_err(failed()),
     }
 }
 

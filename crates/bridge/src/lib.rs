@@ -37,6 +37,7 @@ mod nft;
 pub mod program;
 pub mod ruleset;
 mod settings;
+mod stands;
 mod tap;
 
 pub use bridge::{Bridge, Watch, close};
@@ -46,6 +47,7 @@ pub use look::{Present, lacks, present};
 pub use mac::Mac;
 pub use machine::{Machine, MachineId, Wanted};
 pub use settings::Settings;
+pub use stands::noted;
 pub use tap::{open_tap, open_vhost};
 
 /// The link address of the gateway, on every bridge: links of two of them never meet.

@@ -35,6 +35,7 @@ mod watch;
 
 use std::process::ExitCode;
 
+use berth_bridge::program as bridge;
 use berth_egress::program;
 use tikv_jemalloc_ctl::{Access, AsName, background_thread};
 
@@ -49,8 +50,10 @@ fn main() -> ExitCode {
     }
     // Before anything that takes memory, a thread or a setting.
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|verb| verb == program::VERB) {
-        return program::main(arguments);
+    match arguments.next() {
+        Some(verb) if verb == program::VERB => return program::main(arguments),
+        Some(verb) if verb == bridge::VERB => return bridge::main(arguments),
+        _ => {}
     }
     complete::answer(grammar::command);
     let cli = match line::read() {

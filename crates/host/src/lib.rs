@@ -5,6 +5,7 @@
 //! and compiled without them.
 
 mod answer;
+pub mod bridge;
 pub mod clock;
 mod error;
 pub mod fault;

@@ -16,8 +16,10 @@ const NETWORK: u32 = SANDBOX_USERS + VM_USERS;
 const FIRST_ADDRESS: u32 = 0x7f40_0000;
 /// Users of the switches of projects' networks, which lie above those.
 const SWITCH_USERS: u32 = 1 << 20;
-/// All users of machines, of their networks and of switches.
-const USERS: u32 = 2 * NETWORK + SWITCH_USERS;
+/// How far the user of the program that answers guests of the bridge lies above, which is the last.
+const BRIDGE: u32 = 2 * NETWORK + SWITCH_USERS;
+/// All users of machines, of their networks, of switches and of the bridge.
+const USERS: u32 = BRIDGE + 1;
 /// Below these, users are people's and the distribution's, and those that it hands to containers.
 const LEAST_USER: u32 = 1 << 20;
 
@@ -90,6 +92,11 @@ impl Machines {
         self.user(2 * NETWORK + slot % SWITCH_USERS)
     }
 
+    /// The user of the program that answers guests of the bridge, where the service may choose.
+    pub(crate) fn of_bridge(self) -> Option<u32> {
+        self.user(BRIDGE)
+    }
+
     fn jail(self, number: u32) -> Jail {
         Jail { user: self.user(number), required: self.confinement == Demand::Required }
     }
@@ -120,8 +127,8 @@ mod tests {
         assert_eq!(ends, [0, 0x1f_ffff, 0x20_0000, 0x5f_ffff]);
         assert_eq!(
             (NETWORK, USERS),
-            (0x60_0000, 0xd0_0000),
-            "networks begin where machines end, switches where those do"
+            (0x60_0000, 0xd0_0001),
+            "networks begin where machines end, switches where those do, and the bridge has the last"
         );
     }
 

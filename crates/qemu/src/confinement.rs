@@ -140,7 +140,7 @@ async fn attempt(dir: &Path, parts: &[Part], lends: bool) -> Result<()> {
         std::fs::write(dir.join(LENT), "").map_err(|e| Error::io("cannot make a file to try with", e))?;
     }
     let order = Order { program, lend, dir: dir.to_path_buf(), parts: parts.to_vec(), ..Order::default() };
-    launch(&order, lock.share()?, &dir.join("log")).await
+    launch(&order, &[], lock.share()?, &dir.join("log")).await
 }
 
 #[cfg(test)]

@@ -93,8 +93,8 @@ pub struct App {
 }
 
 /// The configuration with the address that VMs share on this host. One that it does not have keeps nothing else from being
-/// served: it may come.
-fn reached(config: &Config) -> Config {
+/// served: it may come. What leads to a bridge has to be there.
+fn reached(config: &Config) -> Result<Config> {
     let network = match config.network.clone().at_this_host() {
         Ok(network) => {
             match network.reached() {
@@ -106,24 +106,25 @@ fn reached(config: &Config) -> Config {
             }
             network
         }
+        Err(error) if config.network.bridged().is_some() => return Err(error),
         Err(error) => {
             tracing::warn!(error = format!("{error:#}"), "VMs are not reached from elsewhere");
             config.network.clone()
         }
     };
-    Config { network, ..config.clone() }
+    Ok(Config { network, ..config.clone() })
 }
 
 impl App {
     /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
         lock::make_folder(&config.data_dir)?;
-        let config = &reached(config);
+        let config = &reached(config)?;
         // Now, so that an operator reads at the start what is missing, and not with the first machine.
         if let Err(error) = confinement::of_host(&config.data_dir).await {
             tracing::warn!(%error, "how machines are confined here cannot be found out; the first machine tries again");
         }
-        let engines = Engines::of_this_host(config);
+        let engines = Engines::of_this_host(config).await?;
         #[cfg(feature = "faults")]
         let engines = by_bytes::by_bytes(config, engines).await?;
         Self::start_with(config, engines).await

@@ -77,7 +77,8 @@ fn the_domain_does_no_io_and_asks_no_clock() {
 }
 
 /// What the crate of the host is made of, of the workspace's crates.
-const PARTS_OF_A_HOST: [&str; 5] = ["berth-domain", "berth-egress", "berth-oci", "berth-process", "berth-qemu"];
+const PARTS_OF_A_HOST: [&str; 6] =
+    ["berth-bridge", "berth-domain", "berth-egress", "berth-oci", "berth-process", "berth-qemu"];
 
 /// What a crate is made of, on every platform; what its tests use is none of it.
 fn used(manifest: &toml::Table) -> Vec<&str> {

@@ -91,7 +91,7 @@ impl Platform {
         // Cheap hashes: at the usual cost they would be a third of a short test.
         (config.identity.argon2_memory_kib, config.identity.argon2_passes) = (64, 1);
         change(&mut config);
-        Self::run(config, Simulated::default(), Clock::default(), dir).await
+        Box::pin(Self::run(config, Simulated::default(), Clock::default(), dir)).await
     }
 
     async fn run(config: Config, (engine, sandboxes, networks): Simulated, clock: Clock, dir: Arc<TempDir>) -> Self {
@@ -109,7 +109,7 @@ impl Platform {
     pub async fn restart(mut self) -> Self {
         self.stop().await;
         let engines = (self.engine.clone(), self.sandboxes.clone(), self.networks.clone());
-        Self::run(self.config.clone(), engines, Clock::default(), self._dir.clone()).await
+        Box::pin(Self::run(self.config.clone(), engines, Clock::default(), self._dir.clone())).await
     }
 
     /// Ends the service as SIGKILL would, and starts it again over the same files and the same host. Its clock stays as
@@ -124,7 +124,7 @@ impl Platform {
         self.crash();
         clock.advance(seconds);
         let engines = (self.engine.clone(), self.sandboxes.clone(), self.networks.clone());
-        Self::run(self.config.clone(), engines, clock, self._dir.clone()).await
+        Box::pin(Self::run(self.config.clone(), engines, clock, self._dir.clone())).await
     }
 
     /// Ends the service as SIGTERM would.
@@ -155,7 +155,7 @@ impl Platform {
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         std::fs::copy(self.config.data_dir.join("identity"), dir.path().join("identity")).expect("a copy");
         let config = Config { data_dir: dir.path().to_owned(), take_over: true, ..self.config.clone() };
-        Some(Self::run(config, Simulated::default(), Clock::default(), dir).await)
+        Some(Box::pin(Self::run(config, Simulated::default(), Clock::default(), dir)).await)
     }
 
     /// Sets the service's clock forward.

@@ -43,7 +43,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
     let (any, person) = (|| Context::any(global), || Context::person(global));
     match cli.command {
         Command::Serve { service, take_over, new_secrets_key } => {
-            return service::serve(&service, take_over, new_secrets_key).await;
+            return Box::pin(service::serve(&service, take_over, new_secrets_key)).await;
         }
         Command::Backup { service, file } => return service::back_up(global.look(), &service, &file).await,
         Command::Shutdown(args) => return Box::pin(service::shutdown(&args)).await,

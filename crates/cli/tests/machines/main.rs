@@ -5,6 +5,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
 mod boots;
+mod bridge;
 mod by_bytes;
 mod cloud_image;
 mod crash;

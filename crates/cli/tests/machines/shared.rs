@@ -4,8 +4,8 @@
 //! Host and other machine are network namespaces of the test's own, joined by a pair of cards. Where the kernel lets
 //! nobody make one, both are this machine's loopback.
 
-use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -17,24 +17,32 @@ use serde_json::{Value, json};
 use crate::BERTH;
 use crate::guest::{says, with_login};
 
-const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+pub const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 /// Enough for two VMs.
 const PORTS: (u16, u16) = (20_000, 20_021);
 
-fn ip(arguments: &str) -> bool {
+pub fn ip(arguments: &str) -> bool {
     Command::new("ip").args(arguments.split(' ')).status().is_ok_and(|status| status.success())
 }
 
-/// Another machine, which asks what answers at an address of the host.
-struct Other {
-    ask: mpsc::Sender<SocketAddr>,
+/// Another machine, which asks what answers at an address of the host, and answers itself.
+pub struct Other {
+    ask: mpsc::Sender<Ask>,
     said: mpsc::Receiver<Option<String>>,
+}
+
+/// What another machine is to do.
+enum Ask {
+    /// Say what answers there.
+    Hear(SocketAddr),
+    /// Have this address, too, and say this word to everybody who comes to a port of it.
+    Serve(SocketAddr, &'static str),
 }
 
 impl Other {
     /// One that this thread's namespace has a line to.
-    fn new(has_namespace: bool) -> Self {
+    pub fn new(has_namespace: bool) -> Self {
         let ((ask, asked), (say, said)) = (mpsc::channel(), mpsc::channel());
         let (ready, began) = mpsc::channel();
         let (plugged, is_plugged) = mpsc::channel::<()>();
@@ -45,8 +53,15 @@ impl Other {
             ready.send(nix::unistd::gettid()).expect("to be waited for");
             is_plugged.recv().expect("a card");
             assert!(!has_namespace || ip(&format!("address add {OTHER}/24 dev other")) && ip("link set other up"));
-            while let Ok(at) = asked.recv() {
-                say.send(first_line(at)).expect("to be heard");
+            while let Ok(asked) = asked.recv() {
+                let answer = match asked {
+                    Ask::Hear(at) => first_line(at),
+                    Ask::Serve(at, word) => {
+                        answer_to_all(at, word);
+                        None
+                    }
+                };
+                say.send(answer).expect("to be heard");
             }
         });
         let thread = began.recv().expect("another machine");
@@ -59,10 +74,29 @@ impl Other {
     }
 
     /// The first line of what answers at a port of the host; none where nobody does.
-    fn hears(&self, at: SocketAddr) -> Option<String> {
-        self.ask.send(at).expect("another machine");
+    pub fn hears(&self, at: SocketAddr) -> Option<String> {
+        self.ask.send(Ask::Hear(at)).expect("another machine");
         self.said.recv().expect("another machine")
     }
+
+    /// Has it say a word to everybody who comes to a port of an address of its own.
+    pub fn serves(&self, at: SocketAddr, word: &'static str) {
+        self.ask.send(Ask::Serve(at, word)).expect("another machine");
+        self.said.recv().expect("another machine");
+    }
+}
+
+fn answer_to_all(at: SocketAddr, word: &'static str) {
+    assert!(ip("link set lo up"));
+    // It may have it already.
+    ip(&format!("address replace {}/32 dev lo", at.ip()));
+    let listener = TcpListener::bind(at).expect("a port");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // Whoever asked may be gone.
+            let _ = writeln!(stream, "{word}");
+        }
+    });
 }
 
 fn first_line(at: SocketAddr) -> Option<String> {
@@ -74,7 +108,7 @@ fn first_line(at: SocketAddr) -> Option<String> {
 }
 
 /// Has a VM say a word to everybody who comes to a port.
-fn serve(service: &Service, vm: &Value, port: u16, word: &str) {
+pub fn serve(service: &Service, vm: &Value, port: u16, word: &str) {
     let server = format!("while true; do echo {word} | nc -l -p {port}; done");
     says(service, vm, &format!("setsid sh -c '{server}' >/dev/null 2>&1 </dev/null & echo begun"));
 }
@@ -87,7 +121,7 @@ fn of_nobody_else(service: &Service) -> Ipv4Addr {
 }
 
 /// Where a port of a VM is reached, and where SSH is.
-fn places(vm: &Value, port: u16) -> (SocketAddr, SocketAddr) {
+pub fn places(vm: &Value, port: u16) -> (SocketAddr, SocketAddr) {
     let address = |host: &Value, port: &Value| {
         let host: Ipv4Addr = host.as_str().expect("an address").parse().expect("an address");
         SocketAddr::from((host, u16::try_from(port.as_u64().expect("a port")).expect("a port")))
@@ -131,7 +165,7 @@ async fn reached(mut service: Service, other: Other) {
 }
 
 /// A VM beside the first, with the same key.
-fn another(service: &Service) -> Value {
+pub fn another(service: &Service) -> Value {
     let public = std::fs::read_to_string(service.dir.path().join("key.pub")).expect("a key");
     let mut body = berth_testkit::vm("db");
     body["ssh_keys"] = json!([public.trim()]);

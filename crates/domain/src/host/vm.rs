@@ -38,6 +38,12 @@ pub struct MachineSpec {
     pub user_data: Option<String>,
     /// Its own address.
     pub address: Ipv4Addr,
+    /// Its place on the host: a small number, from 1, that no other machine of it has.
+    #[serde(default)]
+    pub slot: i64,
+    /// Whether the host's bridge is to carry its network from its next boot on, instead of a program beside it.
+    #[serde(default)]
+    pub is_bridged: bool,
     /// Inbound ports, SSH's among them.
     pub ports: Vec<InboundPort>,
     /// The networks of its project that it belongs to.
@@ -99,6 +105,9 @@ pub struct Started {
     /// Whether its firewall rules do not hold: an earlier Berth started it, and QEMU carries its network.
     #[serde(default)]
     pub is_without_rules: bool,
+    /// Whether it is reached where it was, and not where it is to be: the bridge that it is on leads nothing there.
+    #[serde(default)]
+    pub is_reached_as_before: bool,
     /// Why it booted instead of going on with its memory.
     #[serde(default)]
     pub unloadable: Option<String>,

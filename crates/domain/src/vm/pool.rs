@@ -58,6 +58,11 @@ impl Range {
         self.first
     }
 
+    /// The last address, of the same family.
+    pub const fn last(&self) -> IpAddr {
+        self.last
+    }
+
     fn has(&self, address: IpAddr) -> bool {
         address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
     }

@@ -17,6 +17,7 @@
 mod bases;
 mod begin;
 mod boots;
+mod bridged;
 mod disks;
 mod exports;
 mod findings;
@@ -44,7 +45,6 @@ use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
-use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Observed, Watch};
 use berth_qemu::seed::Mac;
@@ -54,7 +54,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::settings::Settings;
 
-use self::boots::{Begun, Boots};
+use self::boots::Boots;
 use self::exports::Exports;
 use self::network::Programs;
 use self::screen::Screens;
@@ -63,6 +63,7 @@ use super::{
     Aim, Capacity, Console, Content, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource, Exported, Found,
     Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
+use crate::bridge::Bridges;
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
 use crate::generation::{self, Generations};
@@ -91,6 +92,7 @@ pub struct QemuEngine {
     events: broadcast::Sender<MachineId>,
     watched: Arc<Mutex<HashSet<MachineId>>>,
     programs: Programs,
+    bridges: Arc<Bridges>,
     gpus: Gpus,
     boots: Boots,
     generations: Generations,
@@ -116,6 +118,7 @@ impl QemuEngine {
             gpus: Gpus::of_this_host(&settings.host.data),
             boots: Boots::new(&settings.host.data),
             exports: Arc::new(Exports::new(&settings.host.data)),
+            bridges: Bridges::none(&settings.host.data),
             programs: Programs::new(folder, settings.host.machines, events.clone(), switches),
             settings,
             clock,
@@ -130,6 +133,12 @@ impl QemuEngine {
             making_bases: tokio::sync::Mutex::default(),
             screens: Screens::default(),
         }
+    }
+
+    /// The same with a bridge for the networks of its machines.
+    #[must_use]
+    pub fn with_bridges(self, bridges: Arc<Bridges>) -> Self {
+        Self { bridges, ..self }
     }
 
     fn is_room(&self, free: u64) -> bool {
@@ -193,22 +202,17 @@ impl QemuEngine {
         machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
         self.end_rescue(id).await?;
         self.programs.end(id).await?;
+        self.bridges.remove(id).await?;
         self.gpus.give_back(id).await
     }
 
     async fn remove_machine(&self, id: MachineId) -> Result<()> {
         self.programs.end(id).await?;
+        self.bridges.let_go(id).await?;
         if machine::find(&self.machine(id), id.0).is_none() {
             self.gpus.give_back(id).await?;
         }
         generation::remove_folder(&self.machine(id)).await.map_err(transient)
-    }
-
-    async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
-        let (open, low_ports) = self.sort_ports(spec);
-        let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
-        let is_without_rules = !spec.rules.is_empty() && self.programs.is_qemus(spec.id);
-        Ok(Started { low_ports, taken_ports, is_without_rules, ..Started::default() })
     }
 
     async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
@@ -250,6 +254,7 @@ impl QemuEngine {
             places: spec.disk_places,
             assigned,
             mac: Mac::of(spec.id.0),
+            link: machine::Link::Socket,
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
             jail: self.settings.host.machines.of_vm(spec.address),
@@ -270,36 +275,13 @@ impl QemuEngine {
         })
     }
 
-    /// Which of some ports may be bound here, and which not.
-    fn sort_ports(&self, spec: &MachineSpec) -> (Vec<InboundPort>, Vec<ExposedPort>) {
-        let may_bind = |port: &&InboundPort| port.to == SSH || self.ssh_port == SSH.port || port.at.port() >= 1024;
-        let (open, low): (Vec<InboundPort>, Vec<_>) = spec.ports.iter().partition(may_bind);
-        (open, low.into_iter().map(|port| port.to).collect())
-    }
-
-    /// Starts a machine with those of its ports that nobody else on the host has.
-    async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
-        // One that an earlier machine left a moment ago may have them still.
-        self.programs.end(spec.id).await?;
-        self.end_rescue(spec.id).await?;
-        let (open, low_ports) = self.sort_ports(spec);
-        let bound = network::bind(&open)?;
-        let started = self.start_process(spec).await;
-        if started.is_err() && machine::find(&self.machine(spec.id), spec.id.0).is_none() {
-            self.gpus.give_back(spec.id).await?;
-        }
-        let Begun { unloadable, booted, takes_keys_once } = started?;
-        self.programs.begin(spec, bound.sockets).await?;
-        let taken_ports = bound.taken;
-        Ok(Started { low_ports, taken_ports, is_without_rules: false, unloadable, booted, takes_keys_once })
-    }
-
     /// Watches a machine that runs, once.
     fn attend(&self, id: MachineId) {
         if !self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
             return;
         }
         let (dir, events, watched) = (self.machine(id), self.events.clone(), self.watched.clone());
+        let bridges = self.bridges.clone();
         tokio::spawn(async move {
             if let Ok(mut watch) = Watch::begin(&dir).await {
                 while watch.next().await {
@@ -312,6 +294,8 @@ impl QemuEngine {
             // A machine that ends leaves its sockets first, and who looks at it then still sees it run.
             let _ = tokio::time::timeout(ENDING, machine::ended(&dir, id.0)).await;
             let _ = events.send(id);
+            // What is left of it now, the next look takes.
+            let _ = bridges.let_go(id).await;
         });
     }
 }
@@ -374,7 +358,8 @@ impl Engine for QemuEngine {
 
     async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {
         let end = first.port().checked_add(count);
-        end.is_some_and(|end| (first.port()..end).all(|port| TcpListener::bind((first.ip(), port)).is_ok()))
+        !self.bridges.leads_from(first, count).await
+            && end.is_some_and(|end| (first.port()..end).all(|port| TcpListener::bind((first.ip(), port)).is_ok()))
     }
 
     fn host_boot(&self) -> String {
@@ -471,7 +456,7 @@ impl Engine for QemuEngine {
     }
 
     async fn has_network(&self, id: MachineId) -> bool {
-        self.programs.is_carried(id)
+        if self.is_bridged(id) { self.bridges.has(id).await } else { self.programs.is_carried(id) }
     }
 
     async fn start(&self, spec: &MachineSpec) -> Result<Option<Started>> {
@@ -607,6 +592,7 @@ impl Engine for QemuEngine {
             while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
                 self.tend_machines();
                 self.exports.sweep(exports::KEPT);
+                self.bridges.tend().await;
             }
         };
         tokio::join!(machines, self.tend_boots(&stop));

@@ -1,6 +1,6 @@
 //! The launcher's own life: one thread, one order, one process.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::failure::{Failure, HOST_LACKS, Step};
 use super::lend::{self, Lender};
 use super::order::{NOTE, Order, Part};
-use super::{namespaces, rights, tree};
+use super::{given, namespaces, rights, tree};
 
 /// What a process of the launcher ends with that has said why, and one whose host does not have what was ordered.
 const SAID: Errno = Errno::CANCELED;
@@ -29,16 +29,22 @@ fn said<T, E: Into<io::Error>>(what: &str, outcome: Result<T, E>) -> Step<T> {
 /// Reads an order and does it; the exit code.
 pub(super) fn run() -> ExitCode {
     close_inherited();
-    let mut text = Vec::new();
-    let read = said("cannot read the order", io::stdin().take(64 << 20).read_to_end(&mut text));
-    let order = read.and_then(|_| said("cannot read the order", serde_json::from_slice::<Order>(&text)));
-    match order.and_then(launch) {
+    match ordered().and_then(|(order, _given)| launch(order)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             say(&failure.line);
             if failure.host_lacks { ExitCode::from(HOST_LACKS) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Reads an order; the descriptors that come with it are the program's, too.
+fn ordered() -> Step<(Order, Vec<OwnedFd>)> {
+    let what = "cannot read the order";
+    let (text, given) = said(what, given::receive(io::stdin()))?;
+    let order = said(what, serde_json::from_slice::<Order>(&text))?;
+    said(what, given::check(&given, order.given))?;
+    Ok((order, given))
 }
 
 fn say(line: &str) {

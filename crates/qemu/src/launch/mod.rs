@@ -15,6 +15,7 @@
 
 mod calls;
 mod failure;
+mod given;
 mod launcher;
 mod lend;
 mod namespaces;
@@ -24,16 +25,19 @@ mod seal;
 mod tree;
 
 use std::ffi::OsStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use berth_process::folder;
 use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
 use tokio::process::Command;
 
+pub(crate) use given::FIRST;
 pub(crate) use order::NOTE;
 pub use order::{Order, Part};
 
@@ -68,9 +72,10 @@ pub fn use_program(path: &Path) {
     let _ = LAUNCHER.set(path.to_path_buf());
 }
 
-/// Starts a program as ordered. What it and the launcher have to say goes to `log`. When this returns, the process is
-/// noted in its folder and has become the program. [`Error::Unconfined`] is what the host lacks, and lacks later, too.
-pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result<()> {
+/// Starts a program as ordered, with the descriptors that it is given: as many as the order says. What it and the launcher
+/// have to say goes to `log`. When this returns, the process is noted in its folder and has become the program.
+/// [`Error::Unconfined`] is what the host lacks, and lacks later, too.
+pub(crate) async fn launch(order: &Order, given: &[Arc<OwnedFd>], folder: OwnedFd, log: &Path) -> Result<()> {
     let unable = || Error::Invalid("this program starts no machines; type: berth serve".into());
     let program = LAUNCHER.get().ok_or_else(unable)?;
     let err = folder::create(log).map_err(at("cannot create", log))?;
@@ -78,10 +83,12 @@ pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result
     let mut command = Command::new(program);
     // Nothing of the service's environment, which may hold secrets.
     command.arg(VERB).env_clear().current_dir(&order.dir);
-    command.stdin(Stdio::piped()).stdout(Stdio::from(folder)).stderr(err).kill_on_drop(false);
     let failed = |e| Error::io("cannot start the launcher of machines", e);
+    let (mut input, theirs) = input(given).map_err(failed)?;
+    command.stdin(theirs).stdout(Stdio::from(folder)).stderr(err).kill_on_drop(false);
     let mut child = command.spawn().map_err(failed)?;
-    let mut input = child.stdin.take().ok_or_else(unable)?;
+    // The launcher's end stays with it alone: it hears when everything was said.
+    drop(command);
     let done = async {
         // One that ended early says why in the log.
         let told = input.write_all(&text).await;
@@ -101,6 +108,15 @@ pub(crate) async fn launch(order: &Order, folder: OwnedFd, log: &Path) -> Result
         _ if status.code() == Some(failure::HOST_LACKS.into()) => Err(Error::Unconfined(last_line(log))),
         _ => Err(Error::Qemu(last_line(log))),
     }
+}
+
+/// What is said to a launcher, with the descriptors in it, and its end of that.
+fn input(given: &[Arc<OwnedFd>]) -> std::io::Result<(UnixStream, Stdio)> {
+    let (ours, theirs) = StdStream::pair()?;
+    let given: Vec<_> = given.iter().map(|one| one.as_fd()).collect();
+    given::send(&ours, &given)?;
+    ours.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(ours)?, OwnedFd::from(theirs).into()))
 }
 
 fn last_line(log: &Path) -> String {

@@ -29,6 +29,8 @@ pub struct Order {
     pub write: Vec<PathBuf>,
     /// The name of a file of its folder that it opens for reading and writing, and gets for reading alone.
     pub lend: Option<PathBuf>,
+    /// How many descriptors it is given beside, from [`super::FIRST`] on.
+    pub given: usize,
     /// Files of devices that it sees beside those that every one does, and may use.
     pub devices: Vec<PathBuf>,
     /// Bytes of its memory that it has to be able to lock.

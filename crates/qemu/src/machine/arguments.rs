@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, MAPPED, NETWORK, READY_LOG};
+use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, MAPPED, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Mapped, Spec};
 use super::{card, devices, guest};
 use crate::host::Release;
@@ -76,8 +76,7 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let seed = Drive { path: spec.seed.clone(), format: "raw", bases: Vec::new(), serial: "seed".into() };
     drive(&mut args, "d1", &seed, true);
     device(&mut args, "d1", &seed, "");
-    // Whoever carries its network connects here, and may do so again.
-    args.pair("-netdev", format!("stream,id=n0,server=on,addr.type=unix,addr.path={NETWORK}"));
+    args.pair("-netdev", spec.link.option());
     let card = format!("virtio-net-pci,netdev=n0,mac={},host_mtu={},romfile=", spec.mac, spec.mtu);
     args.pair("-device", card);
     args.flags("-device virtio-rng-pci");
@@ -254,6 +253,7 @@ impl From<&PathBuf> for Text {
 
 #[cfg(test)]
 mod tests {
+    use super::super::link::Link;
     use super::super::spec::{Assigned, Captured, Fits, HostDevice, Jail};
     use super::*;
     use crate::seed::Mac;
@@ -279,6 +279,7 @@ mod tests {
             places: 2,
             assigned: Assigned::default(),
             mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
+            link: Link::Socket,
             mtu: 1500,
             accel: Accel::Tcg,
             jail: Jail { user: Some(7), required: false },

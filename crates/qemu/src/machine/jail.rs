@@ -30,6 +30,8 @@ pub(crate) struct Needs<'a> {
     pub(crate) write: Vec<PathBuf>,
     /// A file of its folder that it opens to write to, and is to have for reading alone.
     pub(crate) lend: Option<PathBuf>,
+    /// How many descriptors it is given.
+    pub(crate) given: usize,
     /// Files of devices that it has for itself.
     pub(crate) devices: Vec<PathBuf>,
     /// How many bytes of its memory it locks for those.
@@ -75,6 +77,7 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
         read,
         write: needs.write,
         lend,
+        given: needs.given,
         devices: needs.devices,
         locked_bytes: needs.locked_bytes,
         file_bytes: Some(file_bytes(needs.disk_bytes)),

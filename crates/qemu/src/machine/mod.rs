@@ -23,6 +23,7 @@ mod files;
 pub mod freeze;
 pub mod guest;
 pub(crate) mod jail;
+mod link;
 mod lock;
 pub mod memory;
 mod plug;
@@ -47,6 +48,7 @@ pub use drive::{checked as size, grow, grow_file};
 pub(crate) use files::{COMMANDS, NETWORK};
 use files::{CONSOLE, EVENTS, GUEST, MAPPED, PID, QEMU_LOG, READY_LOG, SCREEN};
 use jail::Needs;
+pub use link::{Link, Tap};
 pub(crate) use lock::Lock;
 pub use plug::{attach, detach};
 pub(crate) use process::hold;
@@ -103,7 +105,7 @@ pub async fn start(spec: &Spec) -> Result<()> {
     clear(&spec.dir)?;
     captured::place(spec)?;
     let order = order_of(spec).await?;
-    let ended = process::spawn(&order, spec.id, &lock).await?;
+    let ended = process::spawn(&order, &spec.link.given(), spec.id, &lock).await?;
     drop(lock);
     let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(spec)).await?;
     let loaded = match (&spec.memory, &spec.mapped) {
@@ -141,13 +143,27 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     if matches!(spec.mapped, Some(Mapped::Captured(_))) {
         if arguments::reads(release) { read.push(dir.join(MAPPED)) } else { lend = Some(MAPPED.into()) }
     }
-    let needs = Needs { program, arguments, dir, read, write, lend, devices, locked_bytes, limits, disk_bytes };
+    let given = spec.link.given().len();
+    let needs = Needs { program, arguments, dir, read, write, lend, given, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }
 
 /// The right to start a machine in a folder, which must exist.
 pub(crate) async fn locked(dir: &Path) -> Result<Lock> {
     Lock::take(dir).await?.ok_or_else(|| Error::Invalid("the machine's folder is gone".into()))
+}
+
+/// Does something while a machine has no process and nobody gives it one; none where it has one, or somebody is just
+/// starting or ending it.
+///
+/// # Errors
+/// It cannot be told.
+pub async fn while_absent<T>(dir: &Path, id: Uuid, work: impl Future<Output = T>) -> Result<Option<T>> {
+    let _lock = match Lock::take_within(dir, Duration::ZERO).await {
+        Err(Error::Timeout(_)) => return Ok(None),
+        lock => lock?,
+    };
+    if process::noted(dir, id)?.is_some() { Ok(None) } else { Ok(Some(work.await)) }
 }
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.

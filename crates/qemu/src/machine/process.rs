@@ -1,7 +1,9 @@
 //! The process of a machine: making, finding, ending.
 
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use berth_process::{Note, Process, Stat, folder};
@@ -43,10 +45,15 @@ pub(crate) fn hold(dir: &Path, id: Uuid) -> Result<Option<Process>> {
     Process::hold(&note, dir).map_err(|e| Error::io("cannot hold the machine's process", e))
 }
 
-/// Makes the process. The receiver tells when it ended.
-pub(crate) async fn spawn(order: &Order, id: Uuid, lock: &Lock) -> Result<watch::Receiver<bool>> {
+/// Makes the process, which has these descriptors. The receiver tells when it ended.
+pub(crate) async fn spawn(
+    order: &Order,
+    given: &[Arc<OwnedFd>],
+    id: Uuid,
+    lock: &Lock,
+) -> Result<watch::Receiver<bool>> {
     let log = order.dir.join(QEMU_LOG);
-    if let Err(error) = launch(order, lock.share()?, &log).await {
+    if let Err(error) = launch(order, given, lock.share()?, &log).await {
         // What the host had when it was looked at, it will have again.
         let said = matches!(error, Error::Qemu(_) | Error::Unconfined(_));
         return Err(if said { reason(&order.dir) } else { error });

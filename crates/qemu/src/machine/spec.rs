@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use uuid::Uuid;
 
+use super::link::Link;
 use crate::seed::Mac;
 
 /// How the guest's processor is made.
@@ -147,6 +148,8 @@ pub struct Spec {
     pub assigned: Assigned,
     /// Its network card.
     pub mac: Mac,
+    /// What that ends in.
+    pub link: Link,
     /// The largest packet that its card takes and that the other end of its link does, in bytes.
     pub mtu: usize,
     /// How its processor is made.

@@ -91,7 +91,7 @@ async fn make(spec: &Spec, lock: Lock) -> Result<Qmp> {
         Begin::Load { memory: from, .. } => std::fs::hard_link(from, &memory).map_err(at("cannot link", from))?,
     }
     let order = order_of(spec).await?;
-    let ended = process::spawn(&order, spec.id, &lock).await?;
+    let ended = process::spawn(&order, &[], spec.id, &lock).await?;
     drop(lock);
     wait_started(&spec.dir, ended, START).await
 }
@@ -117,7 +117,8 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + BESIDE_MB, vcpus: spec.vcpus };
     let (devices, locked_bytes) = (Vec::new(), None);
-    let needs = Needs { program, arguments, dir, read, write, lend, devices, locked_bytes, limits, disk_bytes };
+    let given = 0;
+    let needs = Needs { program, arguments, dir, read, write, lend, given, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }
 

@@ -2,12 +2,14 @@
 //! `docs/security.md` each test stands for is said there.
 
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use berth_qemu::launch::Part;
-use berth_qemu::machine::{self, Assigned, HostDevice};
+use berth_qemu::machine::{self, Assigned, HostDevice, Link, Tap};
 use berth_qemu::sandbox;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
@@ -262,6 +264,32 @@ async fn it_has_no_descriptor_that_it_was_not_given() {
     assert!(targets[0].ends_with("/null"), "{targets:?}");
     assert_eq!(targets[1..], [log.clone(), log]);
     world.end().await;
+}
+
+/// The network device of a machine, and the kernel's help with it: the service opens both, in a network that the machine
+/// does not have.
+#[tokio::test]
+async fn it_has_the_descriptors_that_it_was_given() {
+    let world = World::new();
+    let open = |name: &str| {
+        let path = world.root.path().join(name);
+        Arc::new(OwnedFd::from(std::fs::File::create(path).expect("a file")))
+    };
+    let (device, vhost) = (open("device"), open("vhost"));
+    for (link, given) in [
+        (Link::Tap(Tap { device: device.clone(), vhost: None }), &["device"][..]),
+        (Link::Tap(Tap { device, vhost: Some(vhost) }), &["device", "vhost"]),
+    ] {
+        let vm = machine::Spec { link, ..world.vm() };
+        machine::start(&vm).await.unwrap_or_else(|error| panic!("{error}\n{}", world.log()));
+        let at = |number| {
+            let path = format!("/proc/{}/fd/{number}", world.process());
+            std::fs::read_link(path).ok()?.file_name().map(|name| name.display().to_string())
+        };
+        let files: Vec<_> = (3..=4).filter_map(at).filter(|name| !name.starts_with("socket:")).collect();
+        assert_eq!(files, given);
+        world.end().await;
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use berth_qemu::launch::{self, Part};
-use berth_qemu::machine::{self, Accel, Boot, Drive, Jail};
+use berth_qemu::machine::{self, Accel, Boot, Drive, Jail, Link};
 use berth_qemu::sandbox::{self, Begin, Layer, create_layer};
 use berth_qemu::seed::Mac;
 use berth_qemu::{confinement, groups};
@@ -72,6 +72,7 @@ impl World {
             drives: Vec::new(),
             places: 0,
             mac: MAC,
+            link: Link::Socket,
             mtu: 1500,
             accel: Accel::Tcg,
             jail: Self::jail(),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use berth_host::bridge;
 use berth_host::clock::Clock;
 use berth_host::gpu::Gpus;
 use berth_host::network::Switches;
@@ -46,6 +47,9 @@ pub async fn doctor(config: &Config) -> Report {
     let engine = QemuEngine::open(config.vm_engine(), Clock::default(), switches.clone());
     let mut lines = engine.findings().await;
     lines.push(reached(config, engine.ssh_port()));
+    if let Some(settings) = config.network.bridged() {
+        lines.extend(bridge::findings(&settings).await);
+    }
     lines.extend(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches.clone()).findings());
     lines.extend(confined(config).await);
     lines.extend(switches.findings().await);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
+use berth_host::bridge::Bridges;
 use berth_host::clock::Clock;
 use berth_host::network::{NetworkEngine, Switches};
 use berth_host::sandbox::SandboxEngine;
@@ -24,10 +26,16 @@ pub struct Engines {
 
 impl Engines {
     /// Those of this host.
-    pub(super) fn of_this_host(config: &Config) -> Self {
+    ///
+    /// # Errors
+    /// The host lacks something that the bridge of VMs needs, or the kernel refuses it.
+    pub(super) async fn of_this_host(config: &Config) -> Result<Self> {
+        let bridges = Bridges::open(&config.network_engine(), config.network.bridged()).await;
+        let bridges = bridges.context("the bridge that carries the networks of VMs (network.mode) cannot be made")?;
         let network = Switches::open(&config.network_engine());
-        let vm = Arc::new(QemuEngine::open(config.vm_engine(), Clock::default(), network.clone()));
+        let vm = QemuEngine::open(config.vm_engine(), Clock::default(), network.clone());
+        let vm = Arc::new(vm.with_bridges(bridges));
         let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone()));
-        Self { vm, sandbox, network }
+        Ok(Self { vm, sandbox, network })
     }
 }

@@ -7,7 +7,8 @@ use berth_domain::names::Domain;
 use berth_domain::sandbox::network_policy::Rule;
 use berth_domain::vm::inbound::BLOCK;
 use berth_domain::vm::pool::{Pool, Range};
-use ipnet::IpNet;
+use berth_host::bridge::Settings as Bridged;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
@@ -20,8 +21,10 @@ const OUTSIDE: SocketAddr = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::new(1
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
-    /// How VMs are reached: `user`, by addresses that only this machine reaches, `shared`, by ports of one address of it, or
-    /// `pool`, by an address of its own each. Absent, `user` where only this machine reaches the API, too, else `shared`.
+    /// How VMs are reached: `user`, by addresses that only this machine reaches, `shared`, by ports of one address of it,
+    /// `pool`, by an address of its own each, or `bridge`: as in `pool` where that says which, else as in `shared`, by the
+    /// kernel of this machine instead of a program beside each VM. Absent, `user` where only this machine reaches the API,
+    /// too, else `shared`.
     pub mode: Option<NetworkMode>,
     /// The address that VMs share; absent, the one on which the API listens, or by which this machine reaches the outside
     /// ([`Network::at_this_host`]).
@@ -29,9 +32,17 @@ pub struct Network {
     /// First and last of the ports that VMs share, as `20000-32767`. Each VM takes eleven.
     #[serde(deserialize_with = "ports")]
     pub ports: (u16, u16),
-    /// The addresses of which each VM has one in the mode `pool`, as `192.0.2.0/28`, `192.0.2.1-192.0.2.9` or one.
+    /// The addresses of which each VM has one in the mode `pool`, and may have in the mode `bridge`, as `192.0.2.0/28`, `192.0.2.1-192.0.2.9` or one.
     #[serde(deserialize_with = "pool")]
     pub pool: Option<Pool>,
+    /// The name of the bridge that the service makes in the mode `bridge`.
+    pub bridge: String,
+    /// The addresses of the guests that are on it, as `10.127.0.0/16`: no others of this machine's networks. The first is
+    /// the bridge's.
+    pub subnet: Ipv4Net,
+    /// The same in IPv6, as `fd62:6572:7469::/64`; `none`, and they have none.
+    #[serde(deserialize_with = "subnet6")]
+    pub subnet6: Option<Ipv6Net>,
     /// What the names of VMs end in; they have none by default.
     #[serde(deserialize_with = "domain")]
     pub domain: Option<Domain>,
@@ -44,7 +55,19 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Self { mode: None, address: None, ports: PORTS, pool: None, domain: None, dns_listen: None, unlock: Vec::new() }
+        let Bridged { name, subnet, subnet6, .. } = Bridged::default();
+        Self {
+            mode: None,
+            address: None,
+            ports: PORTS,
+            pool: None,
+            bridge: name,
+            subnet,
+            subnet6,
+            domain: None,
+            dns_listen: None,
+            unlock: Vec::new(),
+        }
     }
 }
 
@@ -58,6 +81,8 @@ pub enum NetworkMode {
     Shared,
     /// By an address of its own each, which others reach.
     Pool,
+    /// As by one of both, through a bridge of this machine's kernel.
+    Bridge,
 }
 
 /// How VMs are reached, as far as that is known.
@@ -98,10 +123,29 @@ impl Network {
     /// How VMs are reached; here alone where it is not known yet which address they share.
     pub fn reached(&self) -> Reached {
         match (self.mode, self.address, &self.pool) {
-            (Some(NetworkMode::Shared), Some(address), _) => Reached::Shared(Shared { address, ports: self.ports }),
-            (Some(NetworkMode::Pool), _, Some(pool)) => Reached::Pool(pool.clone()),
+            (Some(NetworkMode::Pool | NetworkMode::Bridge), _, Some(pool)) => Reached::Pool(pool.clone()),
+            (Some(NetworkMode::Shared | NetworkMode::Bridge), Some(address), _) => {
+                Reached::Shared(Shared { address, ports: self.ports })
+            }
             _ => Reached::Here,
         }
+    }
+
+    /// The bridge that carries the networks of VMs, where one does.
+    pub fn bridged(&self) -> Option<Bridged> {
+        let is_bridged = self.mode == Some(NetworkMode::Bridge);
+        let settings =
+            Bridged { name: self.bridge.clone(), subnet: self.subnet, subnet6: self.subnet6, ..Bridged::default() };
+        is_bridged.then_some(settings)
+    }
+
+    /// Whether VMs have an address of these each, and whether they share one.
+    fn has_pool(&self) -> bool {
+        self.mode == Some(NetworkMode::Pool) || self.mode == Some(NetworkMode::Bridge) && self.pool.is_some()
+    }
+
+    fn is_shared(&self) -> bool {
+        self.mode == Some(NetworkMode::Shared) || self.mode == Some(NetworkMode::Bridge) && self.pool.is_none()
     }
 
     /// Fills in what follows from where the API listens.
@@ -130,7 +174,10 @@ impl Network {
              of this host's loopback; set network.mode = \"shared\" or \"pool\", or leave network.domain and \
              network.dns_listen out"
         );
-        if mode != NetworkMode::Shared {
+        if let Some(bridge) = self.bridged() {
+            self.check_bridged(&bridge)?;
+        }
+        if !self.is_shared() {
             return Ok(());
         }
         ensure!(
@@ -143,15 +190,48 @@ impl Network {
         Ok(())
     }
 
+    /// What leads to guests is none of their own addresses, is reached from elsewhere, and is of a family that they have.
+    fn check_bridged(&self, bridge: &Bridged) -> Result<()> {
+        bridge.check()?;
+        let ranges = self.pool.iter().flat_map(Pool::ranges);
+        let outside = ranges.map(|range| (range.first(), range.last())).chain(self.address.map(|ip| (ip, ip)));
+        for (first, last) in outside {
+            ensure!(
+                !first.is_loopback() && !last.is_loopback(),
+                "network.mode is \"bridge\", and {first} is of this host's loopback, which the kernel leads to no other machine; \
+                 name an address that others reach, or set network.mode = \"user\""
+            );
+            ensure!(
+                first.is_ipv4() || self.subnet6.is_some(),
+                "network.subnet6 is none, so VMs have no IPv6, and {first} is to lead to one; give them a network of IPv6"
+            );
+            let is_behind = match (first, last) {
+                (IpAddr::V4(first), IpAddr::V4(last)) => {
+                    last >= self.subnet.network() && first <= self.subnet.broadcast()
+                }
+                (IpAddr::V6(first), IpAddr::V6(last)) => {
+                    self.subnet6.is_some_and(|subnet| last >= subnet.network() && first <= subnet.broadcast())
+                }
+                _ => false,
+            };
+            ensure!(
+                !is_behind,
+                "network.subnet and network.subnet6 have the addresses of guests, and {first} is one of them or is followed by \
+                 one; choose other networks for guests"
+            );
+        }
+        Ok(())
+    }
+
     /// The same with the address that this machine has, where VMs share one and nobody says which.
     ///
     /// # Errors
     /// It is none of this machine's, or none is known; or those that VMs have one of each are none of its own.
     pub fn at_this_host(mut self) -> Result<Self> {
-        if self.mode == Some(NetworkMode::Pool) {
+        if self.has_pool() {
             self.pool.iter().flat_map(Pool::ranges).try_for_each(is_here)?;
         }
-        if self.mode != Some(NetworkMode::Shared) {
+        if !self.is_shared() {
             return Ok(self);
         }
         let address = self.address.map_or_else(own_address, Ok)?;
@@ -191,6 +271,14 @@ fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<(u16
     let text = String::deserialize(deserializer)?;
     let parsed = text.split_once('-').and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
     parsed.ok_or_else(|| D::Error::custom(format!("'{text}' is no range of ports like 20000-32767")))
+}
+
+fn subnet6<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Ipv6Net>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let wrong = || {
+        D::Error::custom(format!("network.subnet6 is '{text}'; it must be none, or a network like fd62:6572:7469::/64"))
+    };
+    if text == "none" { Ok(None) } else { text.parse().map(Some).map_err(|_| wrong()) }
 }
 
 fn pool<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Option<Pool>, D::Error> {
@@ -276,6 +364,28 @@ mod tests {
     }
 
     #[test]
+    fn on_a_bridge_vms_are_reached_as_by_an_address_of_their_own_or_one_that_they_share() {
+        let read = |text: &str| {
+            let mut network = toml::from_str::<Network>(text).unwrap();
+            network.complete(true, "127.0.0.1:8080".parse().unwrap()).unwrap();
+            (network.reached(), network.bridged())
+        };
+        let bridge = "mode = \"bridge\"\naddress = \"192.0.2.7\"";
+        let shared = Reached::Shared(Shared { address: [192, 0, 2, 7].into(), ports: PORTS });
+        assert_eq!(read(bridge), (shared, Some(Bridged::default())));
+        let pool = Reached::Pool(Pool::read(["192.0.2.16/30", "2001:db8::/126"]).unwrap());
+        let text = format!("{bridge}\npool = [\"192.0.2.16/30\", \"2001:db8::/126\"]");
+        assert_eq!(read(&text), (pool, Some(Bridged::default())));
+        let own = format!("{bridge}\nbridge = \"vms\"\nsubnet = \"192.168.8.0/29\"\nsubnet6 = \"none\"");
+        let (name, subnet) = ("vms".into(), "192.168.8.0/29".parse().unwrap());
+        let settings = Bridged { name, subnet, subnet6: None, ..Bridged::default() };
+        assert_eq!(read(&own).1, Some(settings));
+        for mode in ["user", "shared"] {
+            assert_eq!(read(&bridge.replace("bridge", mode)).1, None);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_shared_is_refused() {
         for (text, listen, why) in [
             ("mode = \"shared\"\naddress = \"192.0.2.7\"", "127.0.0.1:8080", "which this machine does not have"),
@@ -285,8 +395,24 @@ mod tests {
             ("ports = \"2000-1000\"", "127.0.0.1:8080", "at least 11 ports"),
             ("ports = \"2000\"", "127.0.0.1:8080", "no range of ports"),
             ("ports = \"2000-70000\"", "127.0.0.1:8080", "no range of ports"),
-            ("mode = \"bridge\"", "127.0.0.1:8080", "unknown variant"),
+            ("mode = \"tap\"", "127.0.0.1:8080", "unknown variant"),
             ("mode = \"pool\"", "127.0.0.1:8080", "names no addresses"),
+            ("mode = \"bridge\"\naddress = \"192.0.2.7\"", "127.0.0.1:8080", "which this machine does not have"),
+            ("mode = \"bridge\"\npool = [\"192.0.2.0/28\"]", "127.0.0.1:8080", "ip route add local"),
+            (
+                "mode = \"bridge\"\npool = [\"2001:db8::/64\"]\nsubnet6 = \"none\"",
+                "127.0.0.1:8080",
+                "so VMs have no IPv6",
+            ),
+            ("mode = \"bridge\"\naddress = \"127.0.0.2\"", "127.0.0.1:8080", "of this host's loopback"),
+            ("mode = \"bridge\"\npool = [\"10.126.255.255-10.127.0.0\"]", "127.0.0.1:8080", "the addresses of guests"),
+            ("mode = \"bridge\"\npool = [\"10.127.255.255\"]", "127.0.0.1:8080", "the addresses of guests"),
+            ("mode = \"bridge\"\naddress = \"10.127.0.1\"", "127.0.0.1:8080", "the addresses of guests"),
+            ("mode = \"bridge\"\naddress = \"fd62:6572:7469::1\"", "127.0.0.1:8080", "the addresses of guests"),
+            ("mode = \"bridge\"\npool = [\"10.128.0.0\"]", "127.0.0.1:8080", "ip route add local"),
+            ("mode = \"bridge\"\nbridge = \"a-bridge\"", "127.0.0.1:8080", "the name of the bridge"),
+            ("mode = \"bridge\"\nsubnet = \"10.127.0.1/16\"", "127.0.0.1:8080", "the subnet of the bridge"),
+            ("subnet6 = \"fd62::\"", "127.0.0.1:8080", "none, or a network"),
             ("pool = []", "127.0.0.1:8080", "there are none"),
             ("pool = [\"192.0.2.1/24\"]", "127.0.0.1:8080", "write 192.0.2.0/24"),
             ("mode = \"pool\"\npool = [\"192.0.2.0/28\"]", "127.0.0.1:8080", "ip route add local"),

@@ -33,6 +33,8 @@ pub fn spec() -> MachineSpec {
         ssh_keys: vec!["ssh-ed25519 AAAA one".into()],
         user_data: Some("#!/bin/sh\necho \"ü\"\n".into()),
         address: Ipv4Addr::new(127, 64, 0, 2),
+        slot: 3,
+        is_bridged: true,
         ports: vec![inbound(22, 2222), inbound(80, 80), inbound(8080, 8080)],
         networks: vec![crate::networks::membership(2)],
         rules: crate::networks::rules(),

@@ -202,6 +202,8 @@ fn nobodys(id: Uuid, dir: &Path, like: &machine::Spec, jail: machine::Jail) -> m
         seed: dir.join("seed.iso"),
         drives: Vec::new(),
         mac: Mac::of(id),
+        // Nobody carries the network of a machine that is nobody's.
+        link: machine::Link::Socket,
         jail,
         mapped: Some(Mapped::Written),
         ..like.clone()

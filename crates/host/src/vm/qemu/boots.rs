@@ -21,6 +21,8 @@ use berth_qemu::machine::{self, Accel};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::vm::Started;
+
 /// Changes whenever a captured machine differs from one of before.
 const FORMAT: u32 = 1;
 /// How many boots are kept: each takes some 150 MiB.
@@ -42,6 +44,14 @@ pub(super) struct Begun {
     pub(super) booted: Option<String>,
     /// Whether its guest takes SSH keys at its first boot alone: cloud-init of an imported image does.
     pub(super) takes_keys_once: bool,
+}
+
+impl Begun {
+    /// The same of a machine whose network is this.
+    pub(super) fn told(self, network: Started) -> Started {
+        let Self { unloadable, booted, takes_keys_once } = self;
+        Started { unloadable, booted, takes_keys_once, ..network }
+    }
 }
 
 /// What a boot is of, as its folder notes it.

@@ -274,7 +274,7 @@ fn forward(port: &InboundPort) -> Forward {
 }
 
 /// The ports that another program of the host has, of which SSH's must not be one.
-fn without_ssh(taken: Vec<ExposedPort>) -> Result<Vec<ExposedPort>> {
+pub(super) fn without_ssh(taken: Vec<ExposedPort>) -> Result<Vec<ExposedPort>> {
     if taken.contains(&SSH) { Err(transient("the port of SSH is taken on the host")) } else { Ok(taken) }
 }
 

@@ -1,22 +1,76 @@
-//! Starting a machine's process, with its seed and the devices that it has for itself.
+//! Starting a machine: its process, with its seed and the devices that it has for itself, and its network.
 
 use berth_domain::ids::MachineId;
+use berth_domain::vm::inbound::SSH;
+use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::machine;
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
 
-use super::QemuEngine;
 use super::boots::Begun;
+use super::bridged::Plugged;
+use super::{QemuEngine, network};
 use crate::Result;
 use crate::error::qemu_failed;
-use crate::vm::{DataDisk, MachineSpec};
+use crate::vm::{DataDisk, MachineSpec, Open, Started};
 
 impl QemuEngine {
+    /// Changes the ports and rules of a machine that runs.
+    pub(super) async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
+        if self.is_bridged(spec.id) {
+            return self.set_bridged(spec).await;
+        }
+        let (open, low_ports) = self.sort_ports(spec);
+        let taken_ports = self.programs.set_ports(spec, &open, &before).await?;
+        let is_without_rules = !spec.rules.is_empty() && self.programs.is_qemus(spec.id);
+        Ok(Started { low_ports, taken_ports, is_without_rules, ..Started::default() })
+    }
+
+    /// Which of some ports may be bound here, and which not.
+    pub(super) fn sort_ports(&self, spec: &MachineSpec) -> (Vec<InboundPort>, Vec<ExposedPort>) {
+        let may_bind = |port: &&InboundPort| port.to == SSH || self.ssh_port == SSH.port || port.at.port() >= 1024;
+        let (open, low): (Vec<InboundPort>, Vec<_>) = spec.ports.iter().partition(may_bind);
+        (open, low.into_iter().map(|port| port.to).collect())
+    }
+
+    /// Starts a machine with those of its ports that nobody else on the host has.
+    pub(super) async fn start_anew(&self, spec: &MachineSpec) -> Result<Started> {
+        // One that an earlier machine left a moment ago may have them still.
+        self.programs.end(spec.id).await?;
+        self.end_rescue(spec.id).await?;
+        if let Some(plugged) = self.bridge_for(spec).await? {
+            let begun = self.start_or_give_back(spec, Some(&plugged)).await;
+            drop(plugged.beginning);
+            if begun.is_err() {
+                self.bridges.let_go(spec.id).await?;
+            }
+            return Ok(begun?.told(plugged.started));
+        }
+        let (open, low_ports) = self.sort_ports(spec);
+        let bound = network::bind(&open)?;
+        let begun = self.start_or_give_back(spec, None).await?;
+        self.programs.begin(spec, bound.sockets).await?;
+        Ok(begun.told(Started { low_ports, taken_ports: bound.taken, ..Started::default() }))
+    }
+
+    /// Makes the process. Where that fails, the devices that it was to have are given back.
+    async fn start_or_give_back(&self, spec: &MachineSpec, plugged: Option<&Plugged<'_>>) -> Result<Begun> {
+        let started = self.start_process(spec, plugged).await;
+        if started.is_err() && machine::find(&self.machine(spec.id), spec.id.0).is_none() {
+            self.gpus.give_back(spec.id).await?;
+        }
+        started
+    }
+
     /// Starts a machine's process, with the devices that it has for itself.
-    pub(super) async fn start_process(&self, spec: &MachineSpec) -> Result<Begun> {
+    async fn start_process(&self, spec: &MachineSpec, plugged: Option<&Plugged<'_>>) -> Result<Begun> {
         let machines = self.settings.host.data.join("machines");
         let lives = move |id: MachineId| machine::find(&machines.join(id.to_string()), id.0).is_some();
         let assigned = self.gpus.take(spec.id, &spec.gpus, lives).await?;
         let own = self.qemu_spec(spec, assigned).await?;
+        let own = match plugged {
+            Some(plugged) => machine::Spec { link: plugged.link.clone(), mtu: plugged.mtu, ..own },
+            None => own,
+        };
         let takes_keys_once = is_foreign(&own);
         let machine = match &spec.rescue {
             Some(image) => self.rescuing(own, image).await?,

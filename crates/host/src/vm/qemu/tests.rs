@@ -88,6 +88,7 @@ async fn a_rescue_system_takes_no_room_that_is_kept_back() {
             places: 0,
             assigned: machine::Assigned::default(),
             mac: Mac::of(id.0),
+            link: machine::Link::Socket,
             mtu: berth_egress::MTU,
             accel: machine::Accel::Tcg,
             jail: Machines::default().of_vm(Ipv4Addr::LOCALHOST),

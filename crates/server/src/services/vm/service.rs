@@ -30,6 +30,7 @@ pub(super) struct Inner {
     pub disk_gb_hour: Amount,
     pub overcommit: Overcommit,
     pub reached: Reached,
+    pub is_bridged: bool,
     pub names: Option<Answered>,
     pub host: HostId,
     pub next_address: AtomicU32,
@@ -79,6 +80,11 @@ impl Vms {
     /// How VMs are reached.
     pub(in crate::services::vm) fn reached(&self) -> &Reached {
         &self.inner.reached
+    }
+
+    /// Whether a bridge of the host carries the networks of VMs.
+    pub(in crate::services::vm) fn is_bridged(&self) -> bool {
+        self.inner.is_bridged
     }
 
     /// The host that its machines are put onto.

@@ -14,7 +14,7 @@ use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::request::MAX_DATA_DISKS;
-use berth_domain::vm::{DiskKind, InboundPort, Status};
+use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{DataDisk, GuestKeys, MachineSpec, Open};
@@ -350,7 +350,7 @@ impl VmLife {
     }
 
     async fn start(&self, seen: &Seen) -> Result<(), StepError> {
-        let spec = spec(seen, self.vms.inbound(&seen.vm)?)?;
+        let spec = self.spec(seen)?;
         let spec = MachineSpec { generation: spec.generation + 1, ..spec };
         let host = self.vms.engine().host_boot();
         let now = seen.now;
@@ -388,8 +388,40 @@ impl VmLife {
         .await
     }
 
+    /// The machine a row describes.
+    fn spec(&self, seen: &Seen) -> Result<MachineSpec, StepError> {
+        let (vm, disks) = (&seen.vm, &seen.disks);
+        let ports = self.vms.inbound(vm)?;
+        let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
+        let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
+        let mounts = mount_points(&data);
+        Ok(MachineSpec {
+            id: vm.machine.id,
+            generation: vm.machine.generation,
+            name: vm.name.clone(),
+            vcpu: vm.vcpu,
+            memory_mb: vm.memory_mb,
+            image_id: vm.image_id.clone(),
+            root_disk: vm.root_disk_id,
+            data_disks: data.iter().zip(mounts).map(|(d, mount)| DataDisk { id: d.id, mount }).collect(),
+            disk_places: MAX_DATA_DISKS,
+            ssh_keys: vm.ssh_keys.clone(),
+            user_data: vm.user_data.clone(),
+            address,
+            slot: vm.machine.slot.unwrap_or_default(),
+            // A switch of a project's network is linked to a program beside the machine.
+            is_bridged: self.vms.is_bridged() && vm.networks.is_empty(),
+            ports,
+            networks: vm.networks.iter().map(MembershipRow::membership).collect(),
+            rules: seen.rules.clone(),
+            goes_on: vm.has_memory,
+            gpus: seen.gpus.clone(),
+            rescue: vm.rescue_user.as_ref().map(|_| RESCUE.to_owned()),
+        })
+    }
+
     async fn suspend(&self, seen: &Seen) -> Result<(), StepError> {
-        let spec = spec(seen, self.vms.inbound(&seen.vm)?)?;
+        let spec = self.spec(seen)?;
         self.vms.engine().suspend(&spec).await?;
         fault("vm", "suspend", "done").await?;
         self.record(seen, |vm| vm.has_memory = true).await
@@ -429,7 +461,7 @@ impl VmLife {
     }
 
     async fn set_ports(&self, seen: &Seen) -> Result<(), StepError> {
-        let (vm, spec) = (&seen.vm, spec(seen, self.vms.inbound(&seen.vm)?)?);
+        let (vm, spec) = (&seen.vm, self.spec(seen)?);
         let ports = vm.applied_ports.clone();
         let before = if vm.ports_pending { Open::Some(ports) } else { Open::All(ports) };
         if !self.is_recorded(seen, |vm| opens(vm, &spec)).await? {
@@ -470,32 +502,4 @@ fn disk(row: &DiskRow, snapshots: &[DiskSnapshotRow]) -> Disk {
 fn making(disk: &DiskRow) -> String {
     let what = if disk.kind == DiskKind::Root { "cloning the root disk" } else { "making the data disk" };
     format!("{what} {}", disk.name)
-}
-
-/// The machine a row describes.
-fn spec(seen: &Seen, ports: Vec<InboundPort>) -> Result<MachineSpec, StepError> {
-    let (vm, disks) = (&seen.vm, &seen.disks);
-    let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
-    let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
-    let mounts = mount_points(&data);
-    Ok(MachineSpec {
-        id: vm.machine.id,
-        generation: vm.machine.generation,
-        name: vm.name.clone(),
-        vcpu: vm.vcpu,
-        memory_mb: vm.memory_mb,
-        image_id: vm.image_id.clone(),
-        root_disk: vm.root_disk_id,
-        data_disks: data.iter().zip(mounts).map(|(d, mount)| DataDisk { id: d.id, mount }).collect(),
-        disk_places: MAX_DATA_DISKS,
-        ssh_keys: vm.ssh_keys.clone(),
-        user_data: vm.user_data.clone(),
-        address,
-        ports,
-        networks: vm.networks.iter().map(MembershipRow::membership).collect(),
-        rules: seen.rules.clone(),
-        goes_on: vm.has_memory,
-        gpus: seen.gpus.clone(),
-        rescue: vm.rescue_user.as_ref().map(|_| RESCUE.to_owned()),
-    })
 }

@@ -26,6 +26,10 @@ const GUEST_OFF: &str = "the guest powered itself off";
 /// What is said of a machine that an earlier Berth started.
 const WITHOUT_RULES: &str = "its firewall rules hold once it is restarted, since an earlier version started it";
 
+/// What is said of a machine on a bridge that is to be reached by its host's loopback.
+const ON_BRIDGE: &str =
+    "it is reached there once it is stopped and started, and until then where it was, since it is on a bridge";
+
 /// Why a VM failed; shown to its owner.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -311,11 +315,13 @@ pub(super) fn refused(spec: &MachineSpec, started: &Started) -> Option<String> {
         "; expose another port, or restart the VM once it is free"
     };
     let taken = list(&started.taken_ports, "another program of the host has it", again);
+    let elsewhere = started.is_reached_as_before.then(|| ON_BRIDGE.to_owned());
     let unruled = started.is_without_rules.then(|| WITHOUT_RULES.to_owned());
     let unloadable = started.unloadable.as_ref();
     let unloadable = unloadable.map(|reason| format!("it booted instead of going on with its memory: {reason}"));
     let booted = started.booted.as_ref().map(|reason| format!("it boots from the beginning: {reason}"));
-    let all: Vec<_> = low.into_iter().chain(taken).chain(unruled).chain(unloadable).chain(booted).collect();
+    let all: Vec<_> =
+        low.into_iter().chain(taken).chain(elsewhere).chain(unruled).chain(unloadable).chain(booted).collect();
     (!all.is_empty()).then(|| all.join("; "))
 }
 
