@@ -34,6 +34,8 @@ enum Kind {
     Template,
     Snapshot,
     DiskSnapshot,
+    Backup,
+    BackupSchedule,
     Image,
     Size,
     Project,
@@ -87,6 +89,8 @@ fn kind(id: &str, positional: bool, path: &[&str]) -> Option<Kind> {
         ("network" | "networks", "vm" | "sandbox" | "network") => Kind::Network,
         ("ssh_keys", "ssh-key") => Kind::SshKey,
         ("template" | "templates", _) => Kind::Template,
+        ("backup" | "backups", "disk") => Kind::Backup,
+        ("schedule" | "schedules", "disk") => Kind::BackupSchedule,
         ("snapshot" | "snapshots", "disk" | "vm") => Kind::DiskSnapshot,
         ("snapshot" | "snapshots" | "from_snapshot", _) => Kind::Snapshot,
         ("image", "vm" | "image") | ("images", _) => Kind::Image,
@@ -151,6 +155,10 @@ async fn ask(global: &Global, kind: Kind) -> Result<Vec<String>> {
         Kind::DiskSnapshot => {
             context.project()?.disk_snapshots(page).await?.data.into_iter().map(|one| one.name).collect()
         }
+        Kind::Backup => context.project()?.backups(page).await?.data.into_iter().map(|one| one.name).collect(),
+        Kind::BackupSchedule => {
+            context.project()?.backup_schedules(page).await?.data.into_iter().map(|one| one.name).collect()
+        }
         Kind::Network => context.project()?.networks(page).await?.data.into_iter().map(|one| one.name).collect(),
         Kind::SshKey => {
             let own = context.typed_project().is_none() && api_key().is_none();
@@ -194,6 +202,8 @@ mod tests {
             ("snapshot", false, &["vm", "create"], Some(Kind::DiskSnapshot)),
             ("snapshots", true, &["disk", "snapshot", "delete"], Some(Kind::DiskSnapshot)),
             ("snapshot", true, &["sandbox", "snapshot", "show"], Some(Kind::Snapshot)),
+            ("backup", true, &["disk", "backup", "restore"], Some(Kind::Backup)),
+            ("schedules", true, &["disk", "backup", "schedule", "delete"], Some(Kind::BackupSchedule)),
             ("networks", false, &["vm", "create"], Some(Kind::Network)),
             ("network", true, &["network", "rename"], Some(Kind::Network)),
             ("networks", false, &["key", "create"], None),

@@ -21,6 +21,9 @@ pub struct RootDisk {
     /// The snapshot that it was made of, which may be gone.
     #[serde(default)]
     pub snapshot_id: Option<String>,
+    /// The backup that it was made of, which may be gone.
+    #[serde(default)]
+    pub backup_id: Option<String>,
     /// Its status.
     pub status: String,
     /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.
@@ -56,6 +59,9 @@ pub struct DataDisk {
     /// The snapshot that it was made of, which may be gone.
     #[serde(default)]
     pub snapshot_id: Option<String>,
+    /// The backup that it was made of, which may be gone.
+    #[serde(default)]
+    pub backup_id: Option<String>,
     /// Its status.
     pub status: String,
     /// What is under way for it while it is ready: `growing`, `attaching` or `detaching`.

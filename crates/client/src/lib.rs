@@ -19,6 +19,8 @@
 mod admin;
 mod api_key;
 mod audit;
+mod backup;
+mod backup_schedule;
 mod chat;
 mod console;
 mod disk;
@@ -54,6 +56,8 @@ mod vm;
 pub use admin::{AdminProject, AdminUser, NewUser, Owned, OwnedFilter, UserFilter};
 pub use api_key::{ApiKey, ApiKeyOwner, ChangeApiKey, MadeApiKey, Named, NewApiKey, OwnApiKey};
 pub use audit::{AuditFilter, AuditRecord};
+pub use backup::{Backup, NewBackup, RestoredDisk};
+pub use backup_schedule::{BackupSchedule, ChangeBackupSchedule, NewBackupSchedule};
 pub use berth_domain::agent::runtime::{
     CommandRequest, Entry, EntryType, Exit, Extracted, Listing, Output, OutputEvent, Process, ProcessState, Processes,
 };

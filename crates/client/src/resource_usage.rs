@@ -27,7 +27,7 @@ pub struct ResourceUsageRow {
     /// The project, if the rows are grouped by project.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub project_id: Option<String>,
-    /// Its kind: `vm`, `root_disk`, `disk`, `disk_snapshot`, `image`, `sandbox` or `snapshot`.
+    /// Its kind: `vm`, `root_disk`, `disk`, `disk_snapshot`, `backup`, `image`, `sandbox` or `snapshot`.
     pub resource_type: String,
     /// The resource, if the rows are grouped by resource.
     pub resource_id: Option<String>,

@@ -108,6 +108,10 @@ codes! {
     TemplateNotFound = "template_not_found", 404;
     /// There is no such snapshot in this project.
     SnapshotNotFound = "snapshot_not_found", 404;
+    /// There is no such backup in this project.
+    BackupNotFound = "backup_not_found", 404;
+    /// There is no such schedule of backups in this project.
+    BackupScheduleNotFound = "backup_schedule_not_found", 404;
     /// There is no such model, or the project may not use it.
     ModelNotFound = "model_not_found", 404;
     /// The route exists, the method does not.
@@ -120,6 +124,8 @@ codes! {
     InvalidPhase = "invalid_phase", 409;
     /// The snapshot is not `Ready`.
     SnapshotNotReady = "snapshot_not_ready", 409;
+    /// The backup is not `ready`.
+    BackupNotReady = "backup_not_ready", 409;
     /// The project has a template of this name.
     TemplateExists = "template_exists", 409;
     /// There is a model of this name.

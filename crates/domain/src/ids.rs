@@ -53,6 +53,10 @@ ids! {
     DiskId;
     /// A snapshot of a disk.
     DiskSnapshotId;
+    /// A backup of a disk.
+    BackupId;
+    /// A schedule of backups.
+    BackupScheduleId;
     /// An image that a project made of a disk.
     ImageId;
     /// One operation on a VM.

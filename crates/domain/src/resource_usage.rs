@@ -39,6 +39,8 @@ words! {
         Disk = "disk",
         /// A snapshot of a disk, while it is there.
         DiskSnapshot = "disk_snapshot",
+        /// A backup of a disk, while it is there.
+        Backup = "backup",
         /// An image that a project made, while it is there.
         Image = "image",
         /// A sandbox, while it is `Ready`.
@@ -63,7 +65,9 @@ impl Kind {
     pub const fn unit(self) -> Unit {
         match self {
             Self::Vm | Self::Sandbox => Unit::Seconds,
-            Self::RootDisk | Self::Disk | Self::DiskSnapshot | Self::Image | Self::Snapshot => Unit::GibHours,
+            Self::RootDisk | Self::Disk | Self::DiskSnapshot | Self::Backup | Self::Image | Self::Snapshot => {
+                Unit::GibHours
+            }
         }
     }
 }

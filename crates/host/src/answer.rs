@@ -11,6 +11,7 @@ use berth_domain::host::ask::{
     Ask, Question, disk, disk_snapshot, export, host, image, layer, memory, network, sandbox, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
+use berth_domain::ids::DiskId;
 use berth_domain::names::Slug;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lost::Lost;
 use crate::network::NetworkEngine;
 use crate::sandbox::SandboxEngine;
-use crate::vm::{Engine, ImageImport, ImageInfo};
+use crate::vm::{BroughtDisk, Engine, ImageImport, ImageInfo};
 use crate::{EngineError, Result};
 
 /// The folders of disks, of snapshots and of projects' images that were set aside.
@@ -134,6 +135,7 @@ impl Host {
         use disk::Ask as A;
         match ask {
             A::Make(q) => say(&q, self.vm.make_disk(&q.disk).await),
+            A::Bring(q) => say(&q, self.bring(&q.disk).await),
             A::Grow(q) => say(&q, self.vm.grow_disk(q.id, q.size_gb, q.of).await),
             A::Remove(q) => say(&q, self.vm.remove_disk(q.id).await),
             A::SetAside(q) => {
@@ -228,10 +230,22 @@ impl Host {
         imported
     }
 
-    /// Where an image is brought to that is about to be imported.
+    /// Makes a disk of what was brought, and keeps that only where another try may help.
+    async fn bring(&self, disk: &BroughtDisk) -> Result<()> {
+        let file = self.staged(&disk.id.to_string()).await?;
+        let made = self.vm.bring_disk(&file, disk).await;
+        if made.as_ref().err().is_none_or(EngineError::is_final) {
+            // What stays is overwritten by the next one.
+            let _ = tokio::fs::remove_file(&file).await;
+        }
+        made
+    }
+
+    /// Where an image is brought to that is about to be imported, or a disk that is about to be made.
     pub(crate) async fn staged(&self, id: &str) -> Result<PathBuf> {
-        let id = Slug::parse(id).map_err(|why| EngineError::Permanent(format!("the id of an image {why}")))?;
-        Ok(self.vm.staging().await?.join(format!("{}.brought", id.as_str())))
+        let plain = if id.parse::<DiskId>().is_ok() { Ok(()) } else { Slug::parse(id).map(drop) };
+        plain.map_err(|why| EngineError::Permanent(format!("the id of an image {why}")))?;
+        Ok(self.vm.staging().await?.join(format!("{id}.brought")))
     }
 
     /// The folder for what is set aside.

@@ -143,7 +143,7 @@ impl App {
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let hosts = own::enrol(config, &keeper, &db, &clock, &engines).await?;
-        let held = Held::new(&db, &clock, config, &engines, hosts.own());
+        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, hosts.own());
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
@@ -233,10 +233,10 @@ struct Held {
 }
 
 impl Held {
-    fn new(db: &Db, clock: &Clock, config: &Config, engines: &Engines, host: HostId) -> Self {
+    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, host: HostId) -> Self {
         let (vm, sandbox, network) = (engines.vm.clone(), engines.sandbox.clone(), engines.network.clone());
         Self {
-            vms: Vms::new(db.clone(), clock.clone(), config, vm, host),
+            vms: Vms::new((db.clone(), database), clock.clone(), config, vm, host),
             sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, host),
             networks: Networks::new(db.clone(), clock.clone(), network),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),

@@ -12,8 +12,9 @@ use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource, Exported,
-    Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
+    Aim, BroughtDisk, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine,
+    ExportSource, Exported, Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
+    Started, Usage,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -58,6 +59,8 @@ struct World {
     takes_keys_once: bool,
     /// Disks with their sizes in GiB.
     disks: HashMap<DiskId, i64>,
+    /// Disks that were made of files, with what those had, and as which image a root disk boots.
+    brought: HashMap<DiskId, (Vec<u8>, Option<String>)>,
     /// What each root disk was cloned from, in order.
     clones: HashMap<DiskId, Vec<String>>,
     snapshots: Snapshots,
@@ -93,6 +96,7 @@ impl Default for SimulatedEngine {
             has_agent: false,
             takes_keys_once: false,
             disks: HashMap::new(),
+            brought: HashMap::new(),
             clones: HashMap::new(),
             snapshots: Snapshots::default(),
             refusals: Refusals::default(),
@@ -281,6 +285,11 @@ impl SimulatedEngine {
         self.world().disks.get(&disk.parse().ok()?).copied()
     }
 
+    /// What the file had of which a disk was made, and as which image it boots.
+    pub fn brought(&self, disk: &str) -> Option<(Vec<u8>, Option<String>)> {
+        self.world().brought.get(&disk.parse().ok()?).cloned()
+    }
+
     /// The images that a root disk was cloned from, one after another.
     pub fn clones(&self, disk: &str) -> Vec<String> {
         self.world().clones.get(&disk.parse().expect("an id")).cloned().unwrap_or_default()
@@ -441,6 +450,15 @@ impl Engine for SimulatedEngine {
         if world.disks.insert(disk.id, disk.size_gb).is_none() {
             world.cloned(disk);
         }
+        Ok(())
+    }
+
+    async fn bring_disk(&self, file: &Path, disk: &BroughtDisk) -> Result<()> {
+        self.call("bring_disk").await?;
+        let content = std::fs::read(file).map_err(|error| EngineError::Permanent(error.to_string()))?;
+        let mut world = self.world();
+        world.disks.entry(disk.id).or_insert(disk.size_gb);
+        world.brought.entry(disk.id).or_insert((content, disk.image.clone()));
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::expect_used, clippy::panic, clippy::unwrap_used, reason = "a test may end with a panic")]
 
+mod backup;
 mod copy;
 mod delete;
 mod exec;

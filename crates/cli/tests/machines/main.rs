@@ -4,6 +4,8 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod backup;
+mod backup_s3;
 mod boots;
 mod bridge;
 mod by_bytes;

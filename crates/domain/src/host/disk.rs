@@ -41,3 +41,14 @@ pub struct DiskSnapshotSpec {
     /// The disk that it is of.
     pub disk: DiskId,
 }
+
+/// A disk to be made of a file that was brought: a qcow2 that builds on no other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BroughtDisk {
+    /// Its id: what it is called on the host.
+    pub id: DiskId,
+    /// Its size, in GiB.
+    pub size_gb: i64,
+    /// The image as which a root disk boots; none of a data disk.
+    pub image: Option<String>,
+}

@@ -13,6 +13,8 @@
 //! [`state`] decides what a request does to a status. [`plan`] decides what the worker does next to
 //! bring the world to what the row wants. Both are pure, so both are tested by random walks.
 
+pub mod backup;
+pub mod backup_schedule;
 pub mod disk;
 pub mod disk_snapshot;
 pub mod export;
@@ -25,6 +27,7 @@ pub mod project_image;
 pub mod request;
 pub mod state;
 
+pub use backup::BackupStatus;
 pub use disk::{DiskChange, DiskKind, DiskStatus, DiskType, Extent};
 pub use disk_snapshot::DiskSnapshotStatus;
 pub use image::ImageStatus;

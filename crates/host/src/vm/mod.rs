@@ -17,7 +17,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
-pub use berth_domain::host::disk::{DiskSnapshotSpec, DiskSource, DiskSpec};
+pub use berth_domain::host::disk::{BroughtDisk, DiskSnapshotSpec, DiskSource, DiskSpec};
 pub use berth_domain::host::export::{ExportSource, Exported, Part};
 pub use berth_domain::host::gpu::{Gpu, PciAddress};
 pub use berth_domain::host::image::{ImageImport, ImageInfo, ImageOfSnapshot};
@@ -56,6 +56,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Makes a disk, whole or not at all.
     async fn make_disk(&self, disk: &DiskSpec) -> Result<()>;
+
+    /// Makes a disk of a file, a qcow2 that builds on no other, whole or not at all; nothing in it is executed. One that is there
+    /// stays as it is.
+    async fn bring_disk(&self, file: &Path, disk: &BroughtDisk) -> Result<()>;
 
     /// Has a disk grow to at least so many GiB: in the machine that has it, where that runs, so that its guest sees the
     /// new size at once.

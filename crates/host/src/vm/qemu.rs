@@ -6,6 +6,7 @@
 //! images/<image id>/            what can be cloned now
 //! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
 //! bases/<snapshot id>/          the same of a root disk's snapshot; `below` names the base that its file lies on
+//! bases/<disk id>/              the same of a root disk that was made of a file
 //! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base
 //! snapshots/<id>.qcow2          snapshots of disks; <id>.base names the base of a root disk's
 //! exports/                      disks as stand-alone files, for a while
@@ -18,6 +19,7 @@ mod bases;
 mod begin;
 mod boots;
 mod bridged;
+mod brought;
 mod disks;
 mod exports;
 mod findings;
@@ -60,8 +62,8 @@ use self::network::Programs;
 use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
-    Aim, Capacity, Console, Content, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource, Exported, Found,
-    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
+    Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource,
+    Exported, Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -381,6 +383,13 @@ impl Engine for QemuEngine {
             DiskSource::Filesystem(name) => {
                 disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)
             }
+        }
+    }
+
+    async fn bring_disk(&self, file: &Path, disk: &BroughtDisk) -> Result<()> {
+        match &disk.image {
+            Some(image) => self.make_root_of_file(file, disk, image).await,
+            None => self.make_data_of_file(file, disk).await,
         }
     }
 

@@ -12,8 +12,8 @@ use tokio::sync::broadcast;
 
 use super::remote::{Remote, read};
 use crate::vm::{
-    Aim, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found, Gpu, GuestKeys,
-    ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
+    Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found,
+    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
 use crate::{EngineError, Result, lost};
 
@@ -45,6 +45,11 @@ impl Engine for Remote {
 
     async fn make_disk(&self, disk: &DiskSpec) -> Result<()> {
         self.ask(disk::Make { disk: disk.clone() }).await
+    }
+
+    async fn bring_disk(&self, file: &Path, disk: &BroughtDisk) -> Result<()> {
+        self.send(file, |bytes| Ask::Stream(stream::Stage { image: disk.id.to_string(), bytes }.into())).await?;
+        self.ask(disk::Bring { disk: disk.clone() }).await
     }
 
     async fn grow_disk(&self, id: DiskId, size_gb: i64, of: Option<Aim>) -> Result<()> {

@@ -15,6 +15,7 @@ use berth_qemu::{confinement, host};
 
 use super::lock;
 use crate::config::{Config, Network, Reached, Shared};
+use crate::services::vm::Depot;
 
 /// The findings.
 pub struct Report {
@@ -56,6 +57,7 @@ pub async fn doctor(config: &Config) -> Report {
     lines.extend(shared(Path::new("/sys")));
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
+    lines.extend(backups(config).await);
     lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
     Report { ok: lines.iter().all(|l| l.good), lines, verdicts: MACHINES }
 }
@@ -70,6 +72,16 @@ pub fn doctor_of_gpus(config: &Config) -> Report {
         lines,
         verdicts: GPUS,
     }
+}
+
+/// Whether the store of backups can be written, read and cleared; nothing where none is configured.
+async fn backups(config: &Config) -> Option<Finding> {
+    let tried = Depot::tried(&config.backups).await.transpose()?;
+    let text = match &tried {
+        Ok(name) => format!("are kept in the {name}, which was written, read and left as it was"),
+        Err(error) => format!("cannot be kept: {error:#}; correct [backups] in the configuration, or the store"),
+    };
+    Some(Finding { good: tried.is_ok(), what: "backups".into(), text })
 }
 
 /// How VMs are reached.
@@ -184,6 +196,20 @@ mod tests {
         assert!(data_dir(&config).good);
         let mode = std::fs::metadata(&config.data_dir).expect("a folder").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[tokio::test]
+    async fn a_store_of_backups_is_tried_where_there_is_one() {
+        let root = tempfile::tempdir().expect("a folder");
+        assert!(backups(&Config::default()).await.is_none());
+        let mut config = Config::default();
+        config.backups.folder = root.path().join("backups");
+        let found = backups(&config).await.expect("a finding");
+        assert!(found.good && found.text.contains("left as it was"), "{}", found.text);
+        std::fs::write(root.path().join("file"), "").expect("a file");
+        config.backups.folder = root.path().join("file");
+        let found = backups(&config).await.expect("a finding");
+        assert!(!found.good && found.text.contains("[backups]"), "{}", found.text);
     }
 
     #[test]

@@ -161,7 +161,7 @@ fn holds_things(dir: &Path) -> bool {
 }
 
 /// The database's id; makes one where there is none.
-async fn id_of(db: &Db) -> Result<String, DbError> {
+pub(super) async fn id_of(db: &Db) -> Result<String, DbError> {
     let mut tx = db.begin().await?;
     if let Some(id) = setting::find(&mut tx, DATABASE_ID).await? {
         return Ok(id);

@@ -5,6 +5,7 @@
 
 mod acceleration;
 mod audit;
+mod backup;
 mod catalog;
 mod engine;
 mod http;
@@ -36,6 +37,7 @@ pub use self::http::Http;
 pub use self::http::Tls;
 pub use acceleration::Acceleration;
 pub use audit::Audit;
+pub use backup::{Backups, S3};
 pub use catalog::{Catalog, Plan, Region, Share, VmConfig};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
@@ -109,6 +111,8 @@ pub struct Config {
     pub machines: Machines,
     /// Virtual machines.
     pub vm: Vm,
+    /// Backups of disks.
+    pub backups: Box<Backups>,
     /// Sandboxes.
     pub sandbox: Sandbox,
     /// The networks of machines.
@@ -155,6 +159,7 @@ impl Default for Config {
             quota: Quota::default(),
             machines: Machines::default(),
             vm: Vm::default(),
+            backups: Box::default(),
             sandbox: Sandbox::default(),
             network: Network::default(),
             gateway: Gateway::default(),
@@ -294,6 +299,7 @@ impl Config {
         self.quota.check()?;
         self.machines.check().map_err(Error::msg)?;
         self.vm.check()?;
+        self.backups.check()?;
         self.sandbox.check()?;
         self.mail.check()?;
         self.sms.check()?;

@@ -11,10 +11,13 @@ use berth_domain::ids::Owner;
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
 /// Tables whose rows say when they want work; looking at a row earlier does no harm.
-const TABLES: [&str; 11] = [
+const TABLES: [&str; 14] = [
     "vms",
     "disks",
     "disk_snapshots",
+    "backups",
+    "disk_restores",
+    "backup_schedules",
     "images",
     "project_images",
     "sandboxes",

@@ -74,6 +74,8 @@ const STEPS: &[Step] = steps![
     45 "0045" "project_images",
     47 "0047" "reinstall",
     48 "0048" "rescue",
+    49 "0049" "backups",
+    50 "0050" "backup_schedules",
     53 "0053" "network_ipv6",
     54 "0054" "slug_since",
     57 "0057" "ssh_keys_state",

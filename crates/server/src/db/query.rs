@@ -105,6 +105,8 @@ id_values!(
     VmId,
     DiskId,
     DiskSnapshotId,
+    BackupId,
+    BackupScheduleId,
     ImageId,
     OperationId,
     SandboxId,

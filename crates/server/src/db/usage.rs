@@ -48,9 +48,9 @@ pub struct Held {
     pub vcpu: i64,
     /// Memory of all VMs, in MiB.
     pub memory_mb: i64,
-    /// Disks, root disk volumes, snapshots of disks and images of the project among them.
+    /// Disks, root disk volumes, snapshots of disks, backups and images of the project among them.
     pub disks: i64,
-    /// Their sizes summed, in GiB.
+    /// Their sizes summed, in GiB; of a backup, what the store has of it.
     pub disk_gb: i64,
     /// Sandboxes.
     pub sandboxes: i64,
@@ -84,8 +84,10 @@ fn rows(of: &str) -> String {
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
          memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}deleted_at IS NULL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL \
          AND project_image_id IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, CASE WHEN status = 'failed' THEN 0 \
+         WHEN size_bytes IS NULL THEN size_gb ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM project_images WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"

@@ -3,6 +3,7 @@
 
 use berth_domain::gateway::Nano;
 use berth_domain::identity::Limits;
+use berth_domain::ids::Owner;
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -23,7 +24,16 @@ pub async fn require_project(tx: &mut Tx, scope: &Scope) -> Result<()> {
 /// Refuses with 403 to make what would exceed the quota of the project or of its organization, money among it, and with
 /// 404 a project that was deleted meanwhile.
 pub async fn admit(tx: &mut Tx, scope: &Scope, wanted: Held, now: Timestamp) -> Result<()> {
-    let bounds = admit_number(tx, scope, wanted).await?;
+    require_project(tx, scope).await?;
+    admit_of(tx, (scope.org, scope.project), wanted, now).await
+}
+
+/// The same of a project that lives, where nobody asks.
+pub async fn admit_of(tx: &mut Tx, owner: Owner, wanted: Held, now: Timestamp) -> Result<()> {
+    let bounds = bounds(tx, owner).await?;
+    for (whose, limits) in &bounds {
+        within(tx, *whose, limits, wanted).await?;
+    }
     solvent(tx, &bounds, now).await
 }
 
@@ -31,7 +41,7 @@ pub async fn admit(tx: &mut Tx, scope: &Scope, wanted: Held, now: Timestamp) -> 
 /// its organization.
 pub async fn admit_number(tx: &mut Tx, scope: &Scope, wanted: Held) -> Result<[(Whose, Limits); 2]> {
     require_project(tx, scope).await?;
-    let bounds = bounds(tx, scope).await?;
+    let bounds = bounds(tx, (scope.org, scope.project)).await?;
     for (whose, limits) in &bounds {
         within(tx, *whose, limits, wanted).await?;
     }
@@ -41,14 +51,14 @@ pub async fn admit_number(tx: &mut Tx, scope: &Scope, wanted: Held) -> Result<[(
 /// Refuses with 403 to make or start what costs money, once the month's is spent by the project or its organization.
 /// What runs goes on: nobody's machine is stopped for it.
 pub async fn afford(tx: &mut Tx, scope: &Scope, now: Timestamp) -> Result<()> {
-    let bounds = bounds(tx, scope).await?;
+    let bounds = bounds(tx, (scope.org, scope.project)).await?;
     solvent(tx, &bounds, now).await
 }
 
 /// What the project and its organization may have. What the scope knows of that was read with the head of the request,
 /// which may be long ago.
-async fn bounds(tx: &mut Tx, scope: &Scope) -> Result<[(Whose, Limits); 2]> {
-    let (project, org) = (Whose::Project(scope.project), Whose::Org(scope.org));
+async fn bounds(tx: &mut Tx, (org, project): Owner) -> Result<[(Whose, Limits); 2]> {
+    let (project, org) = (Whose::Project(project), Whose::Org(org));
     Ok([(project, quota::find(&mut *tx, project).await?), (org, quota::find(&mut *tx, org).await?)])
 }
 

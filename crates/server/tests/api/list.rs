@@ -123,7 +123,7 @@ async fn filters_and_order() {
 
 /// Of every list that can be narrowed or ordered: its path in the document, the parameter that tells where rows stand,
 /// and whether rows have a name. What is not here takes a page and, at most, filters of its own.
-const NARROWED: [(&str, Option<&str>, bool); 28] = [
+const NARROWED: [(&str, Option<&str>, bool); 30] = [
     ("/api/v1/admin/hosts", Some("state"), true),
     ("/api/v1/admin/orgs", None, true),
     ("/api/v1/admin/projects", None, true),
@@ -137,6 +137,8 @@ const NARROWED: [(&str, Option<&str>, bool); 28] = [
     ("/api/v1/orgs/{org_id}/members", None, true),
     ("/api/v1/orgs/{org_id}/projects", None, true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/api_keys", Some("status"), true),
+    ("/api/v1/orgs/{org_id}/projects/{project_id}/backup_schedules", None, true),
+    ("/api/v1/orgs/{org_id}/projects/{project_id}/backups", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/disk_snapshots", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/disks", Some("status"), true),
     ("/api/v1/orgs/{org_id}/projects/{project_id}/images", Some("status"), true),

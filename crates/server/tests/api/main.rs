@@ -7,6 +7,8 @@ mod admin;
 mod api_key;
 mod audit;
 mod authority;
+mod backup;
+mod backup_schedule;
 mod capacity;
 mod client_address;
 mod count;

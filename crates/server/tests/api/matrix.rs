@@ -61,6 +61,9 @@ enum Access {
     Project(Roles, Keys),
 }
 
+/// What keys for VMs may do in a project.
+const OF_VMS: [&str; 7] = ["vms", "disks", "root_disks", "disk_snapshots", "images", "backups", "backup_schedules"];
+
 #[expect(clippy::match_same_arms, reason = "a line for each rule")]
 /// What a route expects; `None` is a route that nobody thought of.
 fn access(method: &str, path: &str) -> Option<Access> {
@@ -78,7 +81,7 @@ fn access(method: &str, path: &str) -> Option<Access> {
             ("get", _) if ["/console/ws", "/screen/ws", "/export"].iter().any(|end| rest.ends_with(end)) => {
                 Project(Roles::Change, Keys::Vm)
             }
-            (_, "vms" | "disks" | "root_disks" | "disk_snapshots" | "images") => Project(usual, Keys::Vm),
+            (_, noun) if OF_VMS.contains(&noun) => Project(usual, Keys::Vm),
             (_, "ssh_keys") => Project(usual, Keys::ForVms),
             (_, "networks") => Project(usual, Keys::VmOrSandbox),
             (_, "sandboxes" | "sandbox_templates" | "sandbox_uploads" | "snapshots") => Project(usual, Keys::Sandbox),

@@ -9,8 +9,8 @@ use berth_domain::vm::plan::Machine;
 use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_host::EngineError;
 use berth_host::vm::{
-    Aim, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, ExportSource, GuestKeys, ImageImport, ImageOfSnapshot,
-    MachineSpec, Open, Part,
+    Aim, BroughtDisk, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, ExportSource, GuestKeys, ImageImport,
+    ImageOfSnapshot, MachineSpec, Open, Part,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -227,6 +227,33 @@ async fn exports(way: &Way) -> Vec<String> {
     said
 }
 
+/// What is answered about disks that are made of files, in order.
+async fn brought(way: &Way) -> Vec<String> {
+    let vm = &way.vm;
+    let file = vm.staging().await.expect("a folder").join("a disk of some name");
+    // Longer than what is under way at a time.
+    std::fs::write(&file, vec![9; 300_000]).expect("a file");
+    let disk = BroughtDisk { id: DiskId(id(24)), size_gb: 20, image: Some("micro".into()) };
+    let mut said = vec![format!("{:?} {:?}", vm.bring_disk(&file, &disk).await, vm.bring_disk(&file, &disk).await)];
+    let made = way.vms.brought(&disk.id.to_string());
+    assert_eq!(made, Some((vec![9; 300_000], disk.image.clone())));
+    assert!(file.exists(), "whose file it is removes it");
+    std::fs::remove_file(&file).expect("a file");
+    if way.is_far {
+        assert_eq!(way.vms.staged(), Vec::<String>::new(), "the host keeps nothing of what was brought");
+    }
+    way.vms.refuse("bring_disk", EngineError::Permanent("it is no disk".into()));
+    std::fs::write(&file, "no disk").expect("a file");
+    said.push(format!("{:?}", vm.bring_disk(&file, &disk).await));
+    std::fs::remove_file(&file).expect("a file");
+    if way.is_far {
+        assert_eq!(way.vms.staged(), Vec::<String>::new(), "nor of what is none");
+    }
+    way.vms.allow("bring_disk");
+    said.push(format!("{:?}", vm.remove_disk(disk.id).await));
+    said
+}
+
 /// What is answered where something cannot be done: errors keep their kinds.
 async fn refusals(way: &Way) -> Vec<String> {
     let mut said = Vec::new();
@@ -281,6 +308,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(snapshots(&near).await, snapshots(&far).await);
     assert_eq!(images(&near).await, images(&far).await);
     assert_eq!(exports(&near).await, exports(&far).await);
+    assert_eq!(brought(&near).await, brought(&far).await);
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
     assert_eq!(screen(&near).await, screen(&far).await);

@@ -1,8 +1,11 @@
 //! Data disks and root disk volumes. A disk has a name and an id; commands take both.
 
+mod backup;
 pub mod export;
 mod find;
+mod schedule;
 mod snapshot;
+mod target;
 
 use std::collections::BTreeMap;
 
@@ -127,6 +130,9 @@ pub enum DiskCommand {
     /// Snapshots of disks
     #[command(subcommand)]
     Snapshot(snapshot::SnapshotCommand),
+    /// Backups of disks, kept outside of the host
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
     /// Save a disk that no running VM has, or a snapshot, as a stand-alone qcow2 file; what broke off goes on
     Export(export::ExportArgs),
     /// Delete disks that no VM has
@@ -189,6 +195,7 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             }
             one(context, &project, detached).await
         }
+        DiskCommand::Backup(command) => backup::run(context, &project, command).await,
         DiskCommand::Snapshot(command) => snapshot::run(context, &project, command).await,
         DiskCommand::Export(args) => export::run(context, &project, args).await,
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,

@@ -3,7 +3,7 @@
 use super::question::questions;
 use crate::Timestamp;
 use crate::host::Aim;
-use crate::host::disk::DiskSpec;
+use crate::host::disk::{BroughtDisk, DiskSpec};
 use crate::ids::DiskId;
 
 questions! {
@@ -13,6 +13,11 @@ questions! {
         Make "make" {
             /// The disk.
             disk: DiskSpec,
+        } -> (),
+        /// Makes a disk of the file that was brought under its id, whole or not at all; nothing in it is executed.
+        Bring "bring" {
+            /// The disk.
+            disk: BroughtDisk,
         } -> (),
         /// Has a disk grow to at least this size, in the machine that has it where that runs.
         Grow "grow" {

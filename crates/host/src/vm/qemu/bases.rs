@@ -112,7 +112,7 @@ impl QemuEngine {
         let below = notes::read(&self.snapshot_note(id)).map_err(transient)?;
         let below = below.filter(|_| file.is_file()).ok_or_else(gone)?;
         let from = self.bases().join(&below);
-        let mut manifest = Manifest::load(&from).map_err(qemu_failed)?;
+        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         let drive = Drive { path: file, format: "qcow2", bases: self.chain(&from)?, serial: String::new() };
         std::fs::create_dir_all(&to).map_err(transient)?;
         for name in manifest.files().into_iter().filter(|name| *name != manifest.disk) {
@@ -122,24 +122,52 @@ impl QemuEngine {
             link(&drive.path, &to.join(DISK))?;
             notes::write(&to.join(BELOW), below.as_bytes()).map_err(transient)?;
         } else {
-            let (half, whole) = (to.join("half"), to.join(DISK));
-            self.require_room(&drive)?;
-            disk::remove(&half).await.map_err(qemu_failed)?;
-            snapshot::flatten(&drive, &half).await.map_err(qemu_failed)?;
-            std::fs::rename(half, whole).map_err(transient)?;
+            self.flatten_into(&drive, &to).await?;
         }
+        self.finish_base(&to, manifest, snapshot::size(&drive).map_err(qemu_failed)?).await?;
+        Ok(to)
+    }
+
+    /// The folder that a root disk is cloned from which was brought as a file, kept for as long as it is needed: that file's
+    /// content, and what the image boots with as it is now.
+    pub(super) async fn base_of_file(&self, drive: &Drive, id: DiskId, image: &str) -> Result<PathBuf> {
+        let _turn = self.making_bases.lock().await;
+        let to = self.bases().join(id.to_string());
+        if is_whole(&to) {
+            return Ok(to);
+        }
+        let from = self.base(image).await?;
+        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
+        std::fs::create_dir_all(&to).map_err(transient)?;
+        for name in manifest.files().into_iter().filter(|name| *name != manifest.disk) {
+            link(&from.join(name), &to.join(name))?;
+        }
+        self.flatten_into(drive, &to).await?;
+        self.finish_base(&to, manifest, snapshot::size(drive).map_err(qemu_failed)?).await?;
+        Ok(to)
+    }
+
+    /// Makes the disk of a base, a file that has everything.
+    async fn flatten_into(&self, drive: &Drive, to: &Path) -> Result<()> {
+        let (half, whole) = (to.join("half"), to.join(DISK));
+        self.require_room(drive)?;
+        disk::remove(&half).await.map_err(qemu_failed)?;
+        snapshot::flatten(drive, &half).await.map_err(qemu_failed)?;
+        std::fs::rename(half, whole).map_err(transient)
+    }
+
+    /// Writes what a base is. Where that is, the folder is whole.
+    async fn finish_base(&self, to: &Path, mut manifest: Manifest, virtual_size_bytes: u64) -> Result<()> {
         manifest.sha256.remove(&manifest.disk);
         // Nobody else begins with what its owner has running.
         manifest.waits = false;
         DISK.clone_into(&mut manifest.disk);
-        manifest.virtual_size_bytes = snapshot::size(&drive).map_err(qemu_failed)?;
+        manifest.virtual_size_bytes = virtual_size_bytes;
         let text = serde_json::to_vec_pretty(&manifest).map_err(transient)?;
-        // Where it is, the folder is whole.
         let half = to.join("half.json");
         std::fs::write(&half, text).map_err(transient)?;
         fault::point("disk.of_snapshot.based").await.map_err(transient)?;
-        std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)?;
-        Ok(to)
+        std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)
     }
 
     /// Clones a root disk from what a base has. One that is there already stays as it is.

@@ -9,6 +9,7 @@
 //! - The answer of a request never waits for a machine.
 
 pub mod api;
+mod depot;
 mod exporting;
 mod metrics;
 mod nameserver;
@@ -40,7 +41,7 @@ use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
-use crate::config::Config;
+use crate::config::{Backups, Config};
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
@@ -48,15 +49,25 @@ use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
 use service::Inner;
 
+pub use depot::Depot;
 pub use service::Vms;
 
 /// Between two looks at machines that are stopping.
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
 impl Vms {
-    /// The service over an engine, which is that of a host.
-    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn Engine>, host: HostId) -> Self {
+    /// The service over a database, of which this is the id, and an engine, which is that of a host.
+    pub fn new(
+        (db, database): (Db, &str),
+        clock: Clock,
+        config: &Config,
+        engine: Arc<dyn Engine>,
+        host: HostId,
+    ) -> Self {
         let inner = Inner {
+            depot: opened(&config.backups, database),
+            lost_days: config.lost.days,
+            at_once: config.backups.at_once,
             began_at: clock.now(),
             db,
             clock,
@@ -93,6 +104,10 @@ impl Vms {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
+        self.drive_few(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
+        self.drive_few(tasks, stop, reconcile::disk_restore::DiskRestoreLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::backup_schedule::BackupScheduleLife::new(self.clone()));
+        tasks.spawn(reconcile::backup::search(self.clone(), stop.clone()));
         self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         let (engine, ending) = (self.inner.engine.clone(), stop.clone());
@@ -103,6 +118,12 @@ impl Vms {
         if let Some(place) = self.inner.names.clone() {
             tasks.spawn(nameserver::serve(self.clone(), place, stop.clone()));
         }
+    }
+
+    /// Drives what brings much to the store of backups, or back.
+    fn drive_few<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) {
+        let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
+        lives.spawn(tasks, &self.inner.db, self.inner.at_once);
     }
 
     fn drive<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
@@ -134,6 +155,15 @@ impl Vms {
     }
 }
 
+/// The store of backups; none where none is configured, or it cannot be used: then nothing else stands still for that.
+fn opened(config: &Backups, database: &str) -> Option<Depot> {
+    Depot::open(config, database).unwrap_or_else(|error| {
+        let reason = format!("{error:#}");
+        tracing::error!(reason, "there are no backups: put this right, and start the service again");
+        None
+    })
+}
+
 /// A key of scope `vm` is for machines, disks and their consoles.
 impl Right for Vms {
     const SCOPES: AnyOf = AnyOf::of_vms();
@@ -143,8 +173,12 @@ impl Right for Vms {
 impl Holder for Vms {
     async fn holds(&self, tx: &mut Tx, project: ProjectId) -> Result<bool> {
         let has_disks = store::vm::any(&mut *tx, project).await? || store::disk::any(&mut *tx, project).await?;
-        let has_copies = store::disk_snapshot::any(&mut *tx, project).await?;
-        Ok(has_disks || has_copies || store::project_image::any(tx, project).await?)
+        let has_copies =
+            store::disk_snapshot::any(&mut *tx, project).await? || store::backup::any(&mut *tx, project).await?;
+        Ok(has_disks
+            || has_copies
+            || store::backup_schedule::any(&mut *tx, project).await?
+            || store::project_image::any(tx, project).await?)
     }
 }
 
@@ -154,6 +188,7 @@ impl Takes for Vms {
         let mut taken = store::vm::taken(&mut *tx).await?;
         taken.extend(store::disk::taken(&mut *tx).await?);
         taken.extend(store::disk_snapshot::taken(&mut *tx).await?);
+        taken.extend(store::backup::taken(&mut *tx).await?);
         taken.extend(store::project_image::taken(tx).await?);
         Ok(taken)
     }

@@ -10,6 +10,7 @@ use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 
+use super::depot::Depot;
 use super::{exporting, metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
 use crate::db::Db;
@@ -38,6 +39,9 @@ pub(super) struct Inner {
     pub views: views::Views,
     pub exporting: Arc<exporting::Exporting>,
     pub lost: Lost,
+    pub lost_days: i64,
+    pub depot: Option<Depot>,
+    pub at_once: usize,
     pub began_at: Timestamp,
 }
 
@@ -58,6 +62,16 @@ impl Vms {
     /// Where what no row owns is set aside.
     pub(in crate::services::vm) fn lost(&self) -> &Lost {
         &self.inner.lost
+    }
+
+    /// Where backups are kept; none where the operator named no place.
+    pub(in crate::services::vm) fn depot(&self) -> Option<&Depot> {
+        self.inner.depot.as_ref()
+    }
+
+    /// For how many days what no row owns is kept.
+    pub(in crate::services::vm) fn lost_days(&self) -> i64 {
+        self.inner.lost_days
     }
 
     pub(crate) fn engine(&self) -> &dyn Engine {

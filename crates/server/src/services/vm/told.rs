@@ -3,6 +3,7 @@
 use berth_domain::Timestamp;
 use serde_json::{Value, json};
 
+use super::store::backup::BackupRow;
 use super::store::disk::DiskRow;
 use super::store::disk_snapshot::DiskSnapshotRow;
 use super::store::project_image::ProjectImageRow;
@@ -29,6 +30,20 @@ pub fn snapshot_data(snapshot: &DiskSnapshotRow) -> Value {
     json!({
         "name": snapshot.name, "status": snapshot.status.as_str(), "message": snapshot.message,
         "size_gb": snapshot.size_gb, "disk_id": snapshot.disk,
+    })
+}
+
+/// Tells that a backup has another status.
+pub async fn backup(tx: &mut Tx, backup: &BackupRow, now: Timestamp) -> Result<(), DbError> {
+    let data = backup_data(backup);
+    event::emit(tx, backup.project, "backup.status", &backup.id.to_string(), &data, now).await
+}
+
+/// What events and audit records say of a backup.
+pub fn backup_data(backup: &BackupRow) -> Value {
+    json!({
+        "name": backup.name, "status": backup.status.as_str(), "message": backup.message, "size_gb": backup.size_gb,
+        "size_bytes": backup.size_bytes, "disk_id": backup.disk, "schedule_id": backup.schedule,
     })
 }
 

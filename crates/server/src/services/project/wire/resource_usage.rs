@@ -33,7 +33,7 @@ struct SumView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<uuid::Uuid>)]
     project_id: Option<String>,
-    /// What it is: vm, root_disk, disk, disk_snapshot, image, sandbox or snapshot.
+    /// What it is: vm, root_disk, disk, disk_snapshot, backup, image, sandbox or snapshot.
     resource_type: &'static str,
     /// The resource; `null` where resources are not told apart.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]

@@ -1,6 +1,8 @@
 //! The routes: parse, authorize, call ops, view. A file holds the handlers of one noun.
 
 mod admin;
+mod backup;
+mod backup_schedule;
 mod catalog;
 mod console;
 mod disk;
@@ -51,6 +53,15 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(disk::resize_disk))
         .routes(routes!(disk_snapshot::list_disk_snapshots, disk_snapshot::create_disk_snapshot))
         .routes(routes!(disk_snapshot::get_disk_snapshot, disk_snapshot::delete_disk_snapshot))
+        .routes(routes!(backup::list_backups, backup::create_backup))
+        .routes(routes!(backup::get_backup, backup::delete_backup))
+        .routes(routes!(backup::restore_backup))
+        .routes(routes!(backup_schedule::list_backup_schedules, backup_schedule::create_backup_schedule))
+        .routes(routes!(
+            backup_schedule::get_backup_schedule,
+            backup_schedule::update_backup_schedule,
+            backup_schedule::delete_backup_schedule
+        ))
         .routes(routes!(export::export_disk))
         .routes(routes!(export::export_root_disk_volume))
         .routes(routes!(export::export_disk_snapshot))

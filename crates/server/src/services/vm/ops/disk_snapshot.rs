@@ -71,6 +71,7 @@ pub(super) fn new(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow
         id: DiskSnapshotId(Uuid::now_v7()),
         org: disk.org,
         project: disk.project,
+        hidden: false,
         name: name.to_owned(),
         disk: disk.id,
         kind: disk.kind,
@@ -162,6 +163,28 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<()> 
         wake_owner(&mut tx, &disk, now).await?;
     }
     Ok(tx.commit().await?)
+}
+
+/// Has a hidden copy go from which something was made, or was to be; whoever makes it gives it up.
+pub(in crate::services::vm) async fn drop_copy(tx: &mut Tx, id: DiskSnapshotId, now: Timestamp) -> Result<()> {
+    let found = store::disk_snapshot::load(&mut *tx, id).await?;
+    let gone = [DiskSnapshotStatus::Deleting, DiskSnapshotStatus::Deleted];
+    let Some(before) = found.filter(|copy| !gone.contains(&copy.status)) else { return Ok(()) };
+    let copy = DiskSnapshotRow {
+        status: DiskSnapshotStatus::Deleting,
+        look_at: None,
+        work_at: Some(now),
+        updated_at: now,
+        ..before.clone()
+    };
+    store::disk_snapshot::update(tx, &before, &copy).await?;
+    tx.signal(Signal::Work("disk_snapshots"));
+    if copy.is_open()
+        && let Some(disk) = store::disk::load(&mut *tx, copy.disk).await?
+    {
+        wake_owner(tx, &disk, now).await?;
+    }
+    Ok(())
 }
 
 async fn record(tx: &mut Tx, scope: &Scope, snapshot: &DiskSnapshotRow, action: &str) -> Result<()> {

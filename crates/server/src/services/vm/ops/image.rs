@@ -126,6 +126,10 @@ pub async fn delete(vms: &Vms, admin: &Person, id: &str) -> Result<()> {
     if store::disk::of_image(&mut tx, &row.id).await? > 0 {
         return Err(Error::new(Code::ImageInUse, "Disks were cloned from this image. Delete them first."));
     }
+    if store::backup::of_image(&mut tx, &row.id).await? > 0 {
+        let message = "Backups of root disks boot with this image once they are restored. Delete them first.";
+        return Err(Error::new(Code::ImageInUse, message));
+    }
     row.status = ImageStatus::Deleting;
     row.message = None;
     row.work_at = Some(now);

@@ -2,6 +2,8 @@
 //! and the worker is woken by the commit.
 
 pub mod admin;
+pub mod backup;
+pub mod backup_schedule;
 pub mod disk;
 pub mod disk_snapshot;
 pub mod export;

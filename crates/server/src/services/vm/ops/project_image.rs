@@ -3,10 +3,11 @@
 
 use berth_domain::ids::{DiskSnapshotId, ImageId};
 use berth_domain::vm::project_image::{CreateProjectImage, FIELD, ProjectImageStatus, on_create};
-use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskStatus};
+use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
+use super::disk_snapshot;
 use super::holder::wake_owner;
 use crate::db::audit::Audit;
 use crate::db::usage::Held;
@@ -111,6 +112,10 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: ImageId) -> Result<()> {
     if before.status == ProjectImageStatus::Deleting {
         return Ok(());
     }
+    if store::backup::of_image(&mut tx, &id.to_string()).await? > 0 {
+        let message = "Backups of root disks boot with this image once they are restored. Delete them first.";
+        return Err(Error::new(Code::ImageInUse, message));
+    }
     if let Some(disk) = store::disk::unmade_of_image(&mut tx, &id.to_string()).await? {
         let message = if disk.status == DiskStatus::Failed {
             format!("The disk {} is made of this image when its VM is started again. Delete the VM first.", disk.id)
@@ -119,7 +124,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: ImageId) -> Result<()> {
         };
         return Err(Error::new(Code::ImageInUse, message));
     }
-    drop_copy(&mut tx, before.snapshot, now).await?;
+    disk_snapshot::drop_copy(&mut tx, before.snapshot, now).await?;
     let image = ProjectImageRow {
         status: ProjectImageStatus::Deleting,
         message: None,
@@ -130,28 +135,6 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: ImageId) -> Result<()> {
     store::project_image::update(&mut tx, &before, &image).await?;
     record(&mut tx, scope, &image, "delete").await?;
     Ok(tx.commit().await?)
-}
-
-/// Has the copy go that an image was made of, or was to be; whoever makes it gives it up.
-pub(in crate::services::vm) async fn drop_copy(tx: &mut Tx, id: DiskSnapshotId, now: Timestamp) -> Result<()> {
-    let found = store::disk_snapshot::load(&mut *tx, id).await?;
-    let gone = [DiskSnapshotStatus::Deleting, DiskSnapshotStatus::Deleted];
-    let Some(before) = found.filter(|copy| !gone.contains(&copy.status)) else { return Ok(()) };
-    let copy = DiskSnapshotRow {
-        status: DiskSnapshotStatus::Deleting,
-        look_at: None,
-        work_at: Some(now),
-        updated_at: now,
-        ..before.clone()
-    };
-    store::disk_snapshot::update(tx, &before, &copy).await?;
-    tx.signal(Signal::Work("disk_snapshots"));
-    if copy.is_open()
-        && let Some(disk) = store::disk::load(&mut *tx, copy.disk).await?
-    {
-        wake_owner(tx, &disk, now).await?;
-    }
-    Ok(())
 }
 
 async fn record(tx: &mut Tx, scope: &Scope, image: &ProjectImageRow, action: &str) -> Result<()> {

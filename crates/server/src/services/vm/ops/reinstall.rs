@@ -48,7 +48,7 @@ pub async fn reinstall(vms: &Vms, scope: &Scope, id: VmId, request: ReinstallVm)
     root.status = if was.status == DiskStatus::Ready { DiskStatus::Provisioning } else { DiskStatus::Pending };
     (root.anew, root.message, root.updated_at) = (true, None, now);
     // Its VM makes it.
-    (root.snapshot, root.work_at) = (None, None);
+    (root.snapshot, root.backup, root.work_at) = (None, None, None);
     (root.image_id, root.login_user) = (Some(image.id.clone()), Some(image.login_user.clone()));
     store::disk::update(&mut tx, &was, root).await?;
     told::disk(&mut tx, root, now).await?;

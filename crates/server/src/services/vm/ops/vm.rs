@@ -380,6 +380,7 @@ pub(super) fn new_disk(
         region_id: region.to_owned(),
         image_id: None,
         snapshot: None,
+        backup: None,
         login_user: None,
         plan_id: None,
         status: DiskStatus::Pending,

@@ -24,9 +24,11 @@ pub struct DiskLife {
     vms: Vms,
 }
 
-/// One look at a disk: its row, and the first of its snapshots that are to be made, or given up.
+/// One look at a disk: its row, whether it is being made of a backup, and the first of its snapshots that are to be made, or
+/// given up.
 pub struct Seen {
     disk: DiskRow,
+    is_restored: bool,
     snapshot: Option<DiskSnapshotId>,
 }
 
@@ -50,10 +52,15 @@ impl Life for DiskLife {
         // Its VM has it copied, where one has it.
         let open =
             if disk.vm.is_none() { store::disk_snapshot::open_of_disk(self.vms.db(), *id).await? } else { Vec::new() };
-        Ok(Some(Seen { disk, snapshot: open.first().map(|snapshot| snapshot.id) }))
+        let is_restored = disk.backup.is_some() && store::disk_restore::find(self.vms.db(), *id).await?.is_some();
+        Ok(Some(Seen { disk, is_restored, snapshot: open.first().map(|snapshot| snapshot.id) }))
     }
 
-    async fn plan(&self, Seen { disk, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
+    async fn plan(&self, Seen { disk, is_restored, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
+        if *is_restored {
+            // Who makes it wakes this worker when that has ended.
+            return Ok(Next::Rest(None));
+        }
         let is_vms = disk.vm.is_some() || disk.anew;
         let step = next(disk.status, is_vms, disk.grows() && !is_vms, snapshot.is_some());
         Ok(step.map_or(Next::Rest(None), Next::Take))
@@ -63,9 +70,9 @@ impl Life for DiskLife {
         step.as_str()
     }
 
-    async fn take(&self, Seen { disk, snapshot }: &Seen, step: DiskStep) -> Result<(), StepError> {
+    async fn take(&self, Seen { disk, snapshot, .. }: &Seen, step: DiskStep) -> Result<(), StepError> {
         match step {
-            DiskStep::Place => self.place(disk).await,
+            DiskStep::Place => place(&self.vms, disk).await,
             DiskStep::Make => make(&self.vms, disk, None).await,
             DiskStep::Snapshot => match snapshot {
                 Some(snapshot) => copy(&self.vms, *snapshot, None).await,
@@ -109,27 +116,6 @@ impl DiskLife {
         Self { vms }
     }
 
-    /// Takes a place on the host for a disk, or fails it for the lack of one.
-    async fn place(&self, disk: &DiskRow) -> Result<(), StepError> {
-        let capacity = self.vms.engine().capacity().await?;
-        let now = self.vms.clock().now();
-        let mut tx = self.vms.db().begin().await?;
-        let found = store::disk::load(&mut tx, disk.id).await?;
-        let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
-            return Ok(());
-        };
-        let missing = shortage_of_disk(&mut tx, &before.region_id, before.extent.wanted_gb, capacity).await?;
-        let mut disk = before.clone();
-        disk.status = DiskStatus::Provisioning;
-        if let Some(missing) = missing {
-            disk.status = DiskStatus::Failed;
-            disk.message = Some(EngineError::NoCapacity(missing).to_string());
-            disk.work_at = None;
-        }
-        write(&mut tx, &before, disk, now).await?;
-        Ok(tx.commit().await?)
-    }
-
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
         self.vms.engine().remove_disk(disk.id).await?;
         fault("disk", "remove", "done").await?;
@@ -140,6 +126,27 @@ impl DiskLife {
         })
         .await
     }
+}
+
+/// Takes a place on the host for a disk, or fails it for the lack of one.
+pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
+    let capacity = vms.engine().capacity().await?;
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let found = store::disk::load(&mut tx, disk.id).await?;
+    let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
+        return Ok(());
+    };
+    let missing = shortage_of_disk(&mut tx, &before.region_id, before.extent.wanted_gb, capacity).await?;
+    let mut disk = before.clone();
+    disk.status = DiskStatus::Provisioning;
+    if let Some(missing) = missing {
+        disk.status = DiskStatus::Failed;
+        disk.message = Some(EngineError::NoCapacity(missing).to_string());
+        disk.work_at = None;
+    }
+    write(&mut tx, &before, disk, now).await?;
+    Ok(tx.commit().await?)
 }
 
 /// Has the disks of a VM take their places on the host with it. Those that took theirs, which are made next.
@@ -273,8 +280,18 @@ fn rested(disk: &mut DiskRow, reason: Option<String>, now: Timestamp) {
     disk.work_at = disk.grows().then_some(now);
 }
 
+/// Tells how far a disk that is being made is. Only for who looks on: nobody is woken.
+pub(super) async fn say(vms: &Vms, id: DiskId, message: &str) -> Result<(), StepError> {
+    let mut tx = vms.db().begin().await?;
+    let found = store::disk::load(&mut tx, id).await?;
+    let Some(before) = found.filter(|disk| disk.status == DiskStatus::Provisioning) else { return Ok(()) };
+    let disk = DiskRow { message: Some(message.to_owned()), ..before.clone() };
+    store::disk::update(&mut tx, &before, &disk).await?;
+    Ok(tx.commit().await?)
+}
+
 /// Records that a disk is made, or why it cannot be.
-async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(), StepError> {
+pub(super) async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(), StepError> {
     record(vms, disk.id, |disk, _| {
         disk.status = if reason.is_none() { DiskStatus::Ready } else { DiskStatus::Failed };
         disk.anew &= reason.is_some();

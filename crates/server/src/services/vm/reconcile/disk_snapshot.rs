@@ -192,6 +192,7 @@ async fn write(
     if snapshot.status != before.status {
         snapshot.updated_at = now;
         match snapshot.image {
+            _ if snapshot.hidden => store::backup::wake(tx, snapshot.id, now).await?,
             Some(image) => store::project_image::wake(tx, image, now).await?,
             None => told::snapshot(tx, &snapshot, now).await?,
         }

@@ -1,13 +1,17 @@
-//! Making the world agree with the rows: VMs, disks, and the host as a whole.
+//! Making the world agree with the rows: VMs, disks, backups, and the host as a whole.
 
+pub mod backup;
+pub mod backup_schedule;
 mod capacity;
 pub mod disk;
+pub mod disk_restore;
 pub mod disk_snapshot;
 mod download;
 mod host;
 pub mod image;
 pub mod project_image;
 mod reach;
+mod transfer;
 pub mod vm;
 
 pub(super) use crate::work::lifecycle::{StepError, fault};

@@ -16,7 +16,7 @@ use berth_host::vm::{ImageInfo, ImageOfSnapshot};
 use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
 use crate::db::{Signal, Tx};
-use crate::services::vm::ops::project_image::drop_copy;
+use crate::services::vm::ops::disk_snapshot::drop_copy;
 use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::store::project_image::{ProjectImageRow, TABLE};
 use crate::services::vm::{Vms, store, told};

@@ -1,7 +1,7 @@
 //! Rows of disks: root disk volumes and data disks.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, DiskSnapshotId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{BackupId, DiskId, DiskSnapshotId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::{DiskChange, DiskKind, DiskStatus, DiskType, Extent, disk};
@@ -41,6 +41,8 @@ pub struct DiskRow {
     pub login_user: Option<String>,
     /// The snapshot that it is made of, which may be gone once it is.
     pub snapshot: Option<DiskSnapshotId>,
+    /// The backup that it is made of, which may be gone once it is.
+    pub backup: Option<BackupId>,
     /// Plan of a root disk.
     pub plan_id: Option<String>,
     /// Where it stands.
@@ -86,6 +88,7 @@ impl FromRow for DiskRow {
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
             snapshot: row.opt_parsed("snapshot_id")?,
+            backup: row.opt_parsed("backup_id")?,
             plan_id: row.opt_text("plan_id")?,
             status: row.word("status", DiskStatus::parse)?,
             anew: row.flag("anew")?,
@@ -111,7 +114,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
         "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
-        "image_id": disk.image_id.clone(), "snapshot_id": disk.snapshot, "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
+        "image_id": disk.image_id.clone(), "snapshot_id": disk.snapshot, "backup_id": disk.backup, "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "anew": disk.anew, "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
         "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
         "created_with": disk.created_with, "work_at": disk.work_at, "created_at": disk.created_at,

@@ -37,6 +37,8 @@ pub struct DiskSnapshotRow {
     pub org: OrgId,
     /// The project.
     pub project: ProjectId,
+    /// Whether it is the platform's own, which nobody sees or pays for: something is made from it.
+    pub hidden: bool,
     /// Its name.
     pub name: String,
     /// The disk that it is of, which may be gone.
@@ -81,6 +83,7 @@ impl FromRow for DiskSnapshotRow {
             id: row.parsed("id")?,
             org: row.parsed("org_id")?,
             project: row.parsed("project_id")?,
+            hidden: row.flag("hidden")?,
             name: row.text("name")?,
             disk: row.parsed("disk_id")?,
             kind: row.word("kind", DiskKind::parse)?,
@@ -105,7 +108,7 @@ impl FromRow for DiskSnapshotRow {
 
 fn columns(snapshot: &DiskSnapshotRow) -> Columns {
     columns! {
-        "id": snapshot.id, "org_id": snapshot.org, "project_id": snapshot.project, "name": &snapshot.name,
+        "id": snapshot.id, "org_id": snapshot.org, "project_id": snapshot.project, "hidden": snapshot.hidden, "name": &snapshot.name,
         "disk_id": snapshot.disk, "kind": snapshot.kind.as_str(), "type": snapshot.disk_type.as_str(),
         "size_gb": snapshot.size_gb, "bytes": snapshot.bytes, "region_id": &snapshot.region_id,
         "image_id": snapshot.image_id.clone(), "login_user": snapshot.login_user.clone(),
@@ -152,7 +155,7 @@ impl DiskSnapshotRow {
     /// made for an image is that image's.
     fn takes(&self) -> Option<Use> {
         let is_there = self.status == DiskSnapshotStatus::Ready && self.deleted_at.is_none();
-        (is_there && self.image.is_none()).then(|| Use {
+        (is_there && self.image.is_none() && !self.hidden).then(|| Use {
             org: self.org,
             project: self.project,
             kind: Kind::DiskSnapshot,
@@ -173,7 +176,7 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
 
 fn by_id(tenant: Tenant, id: DiskSnapshotId) -> Query {
     sql("SELECT * FROM disk_snapshots WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL \
-         AND project_image_id IS NULL")
+         AND project_image_id IS NULL AND hidden = 0")
     .bind(id)
     .bind(tenant.project)
 }
@@ -208,7 +211,7 @@ pub async fn list(
     disk: Option<DiskId>,
     listing: &Listing,
 ) -> Result<(Vec<DiskSnapshotRow>, i64), DbError> {
-    let of = "disk_snapshots WHERE project_id = $1 AND deleted_at IS NULL AND project_image_id IS NULL \
+    let of = "disk_snapshots WHERE project_id = $1 AND deleted_at IS NULL AND project_image_id IS NULL AND hidden = 0 \
               AND (CAST($2 AS TEXT) IS NULL OR disk_id = $2)";
     page_of("*", of).bind(tenant.project).bind(disk).list(db, &LISTED, listing).await
 }

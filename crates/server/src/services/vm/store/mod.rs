@@ -3,7 +3,10 @@
 //! A tenant's queries take a [`Tenant`], which only a checked scope yields: a query cannot forget whose
 //! rows it may see. The worker's queries go by id, because it works for everybody.
 
+pub mod backup;
+pub mod backup_schedule;
 pub mod disk;
+pub mod disk_restore;
 pub mod disk_snapshot;
 pub mod image;
 pub mod name;

@@ -31,6 +31,9 @@ pub struct RootDiskView {
     /// The snapshot that it was made of, which may be gone.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
     snapshot_id: Option<String>,
+    /// The backup that it was made of, which may be gone.
+    #[schema(value_type = Option<uuid::Uuid>, required = true)]
+    backup_id: Option<String>,
     /// How it is handed to the guest.
     volume_mode: &'static str,
     /// Plan it was made under.
@@ -79,6 +82,9 @@ pub struct DiskView {
     /// The snapshot that it was made of, which may be gone.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
     snapshot_id: Option<String>,
+    /// The backup that it was made of, which may be gone.
+    #[schema(value_type = Option<uuid::Uuid>, required = true)]
+    backup_id: Option<String>,
     /// Where it stands.
     #[schema(value_type = VolumeStatus)]
     status: &'static str,
@@ -136,6 +142,7 @@ impl From<&DiskRow> for RootDiskView {
             size_gb: disk.extent.wanted_gb,
             image_id: disk.image_id.clone().unwrap_or_default(),
             snapshot_id: disk.snapshot.map(|id| id.to_string()),
+            backup_id: disk.backup.map(|id| id.to_string()),
             volume_mode: disk.disk_type.as_str(),
             plan_id: disk.plan_id.clone().unwrap_or_default(),
             status: disk.status.as_str(),
@@ -159,6 +166,7 @@ impl From<&DiskRow> for DiskView {
             size_gb: disk.extent.wanted_gb,
             region_id: disk.region_id.clone(),
             snapshot_id: disk.snapshot.map(|id| id.to_string()),
+            backup_id: disk.backup.map(|id| id.to_string()),
             status: disk.status.as_str(),
             change: disk.change().map(DiskChange::as_str),
             message: disk.message.clone(),

@@ -3,6 +3,8 @@
 //! Requests are parsed by the domain, field by field; the request types here only describe them.
 
 pub mod admin;
+pub mod backup;
+pub mod backup_schedule;
 pub mod catalog;
 pub mod disk;
 pub mod disk_snapshot;

@@ -1,0 +1,209 @@
+//! Backups of disks. Commands take a backup's name or id.
+
+use anyhow::Result;
+use berth_client::{Backup, NewBackup, Page, ProjectClient, RestoredDisk};
+use clap::{Args, Subcommand};
+
+use super::find::{find_data, find_root};
+use super::schedule::{self, ScheduleCommand};
+use super::target::TargetArgs;
+use crate::context::Context;
+use crate::id::is_id;
+use crate::output::{self, Table};
+use crate::pick::{Noun, candidates};
+use crate::progress::{Progress, Stage, watch};
+use crate::several::{self, Doomed, find_all};
+use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
+use crate::watch::ListArgs;
+
+/// Seconds to wait for a backup or a restore: what a large disk holds takes a while to copy.
+const LONGEST: u64 = 4 * 3600;
+const BACKUP: Noun = Noun { one: "backup", list: "berth disk backup list" };
+
+/// The argument or option for each field.
+const WORDS: Words = &[("name", "--name"), ("disk_id", "DISK"), ("root_disk_id", "DISK"), ("vm_id", "--vm")];
+
+#[derive(Subcommand)]
+pub enum BackupCommand {
+    /// Make a backup of a disk, or of all disks of a VM, which may run and goes on, and wait until it is ready
+    Create(CreateArgs),
+    /// List the backups of a disk, or of the project
+    #[command(visible_alias = "ls")]
+    List {
+        /// Disk, by name or id
+        disk: Option<String>,
+        /// A root disk volume
+        #[arg(long, requires = "disk")]
+        root: bool,
+        #[command(flatten)]
+        args: ListArgs,
+    },
+    /// Show one backup
+    #[command(visible_alias = "show")]
+    Get {
+        /// Name or id
+        backup: String,
+    },
+    /// Make a new disk with what a backup has, and wait until it is ready
+    Restore {
+        /// Backup, by name or id
+        backup: String,
+        /// Name of the disk: small letters, digits and hyphens, at most 20; that of the backup by default
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        waiting: WaitArgs,
+    },
+    /// Delete backups; the disks that they are of stay, and so do those made of them
+    #[command(visible_alias = "rm")]
+    Delete {
+        /// Names or ids
+        #[arg(required = true)]
+        backups: Vec<String>,
+        #[command(flatten)]
+        waiting: WaitArgs,
+    },
+    /// Schedules of backups
+    #[command(subcommand)]
+    Schedule(ScheduleCommand),
+}
+
+#[derive(Args)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    of: TargetArgs,
+    /// Name: small letters, digits and hyphens, at most 20; that of the disk by default
+    #[arg(long)]
+    name: Option<String>,
+    #[command(flatten)]
+    waiting: WaitArgs,
+}
+
+/// Runs the typed command.
+pub async fn run(context: &Context, project: &ProjectClient, command: BackupCommand) -> Result<()> {
+    match command {
+        BackupCommand::Create(args) => create(context, project, args).await,
+        BackupCommand::List { disk: None, args, .. } => {
+            args.show(context.look, Some(project), async |page| project.backups(page).await, show).await
+        }
+        BackupCommand::List { disk: Some(disk), root, args } => {
+            let id = if root { find_root(project, &disk).await?.id } else { find_data(project, &disk).await?.id };
+            args.show(context.look, Some(project), async |page| project.backups_of(&id, page).await, show).await
+        }
+        BackupCommand::Get { backup } => one(context, &find(project, &backup).await?),
+        BackupCommand::Restore { backup, name, waiting } => {
+            restore(context, project, (&backup, name.as_deref()), waiting).await
+        }
+        BackupCommand::Delete { backups, waiting } => delete(context, project, &backups, waiting).await,
+        BackupCommand::Schedule(command) => schedule::run(context, project, command).await,
+    }
+}
+
+async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
+    let request = NewBackup { name: args.name, ..args.of.find(project).await? };
+    let made = project.create_backups(&request).await.map_err(|error| retold(error, WORDS))?;
+    let mut backups = Vec::new();
+    for backup in made {
+        backups.push(if args.waiting.wanted(true) {
+            ready(project, backup, args.waiting.longest(LONGEST), context.is_quiet()).await?
+        } else {
+            backup
+        });
+    }
+    match &backups[..] {
+        [backup] => one(context, backup),
+        backups => output::rows(context.look, &backups, |backups| show(backups)),
+    }
+}
+
+async fn ready(project: &ProjectClient, backup: Backup, seconds: u64, quiet: bool) -> Result<Backup> {
+    let id = backup.id.clone();
+    let stage = |backup: &Backup| Stage::of_made(&backup.name, &backup.status, backup.message.as_deref(), seconds);
+    watch(Progress::new(quiet), Some(seconds), backup, stage, async || Ok(project.backup(&id).await?)).await
+}
+
+async fn restore(
+    context: &Context,
+    project: &ProjectClient,
+    (text, name): (&str, Option<&str>),
+    waiting: WaitArgs,
+) -> Result<()> {
+    let backup = find(project, text).await?;
+    let made = project.restore_backup(&backup.id, name).await.map_err(|error| retold(error, WORDS))?;
+    let seconds = waiting.longest(LONGEST);
+    let disk = if waiting.wanted(true) {
+        let (id, stage) = (parts(&made).0.to_owned(), |disk: &RestoredDisk| restoring(disk, seconds));
+        let look = async || {
+            Ok(match backup.kind.as_str() {
+                "root" => RestoredDisk::Root(Box::new(project.root_disk(&id).await?)),
+                _ => RestoredDisk::Data(Box::new(project.disk(&id).await?)),
+            })
+        };
+        watch(Progress::new(context.is_quiet()), Some(seconds), made, stage, look).await?
+    } else {
+        made
+    };
+    output::rows(context.look, &disk, |disk| {
+        let (id, name, status, size_gb) = parts(disk);
+        let row = [name.to_owned(), status.to_owned(), backup.kind.clone(), format!("{size_gb} GiB"), id.to_owned()];
+        Table::new(["NAME", "STATUS", "KIND", "SIZE", "ID"], [row], "")
+    })
+}
+
+/// Id, name, status and size of a disk that is made of a backup.
+fn parts(disk: &RestoredDisk) -> (&str, &str, &str, i64) {
+    match disk {
+        RestoredDisk::Root(disk) => (&disk.id, &disk.name, &disk.status, disk.size_gb),
+        RestoredDisk::Data(disk) => (&disk.id, &disk.name, &disk.status, disk.size_gb),
+    }
+}
+
+fn restoring(disk: &RestoredDisk, seconds: u64) -> Result<Stage> {
+    let (_, name, status, _) = parts(disk);
+    let message = match disk {
+        RestoredDisk::Root(disk) => disk.message.as_deref(),
+        RestoredDisk::Data(disk) => disk.message.as_deref(),
+    };
+    Stage::of_made(name, status, message, seconds)
+}
+
+async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+    let found = find_all(texts, async |text: &str| find(project, text).await).await?;
+    let doomed = found.into_iter().map(|Backup { id, name, .. }| Doomed { name, id });
+    let ask = async |id: &str| project.delete_backup(id).await;
+    let look = async |id: &str| project.backup(id).await.map(|backup| backup.status);
+    several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
+}
+
+/// The backup with a name or an id.
+pub async fn find(project: &ProjectClient, text: &str) -> Result<Backup> {
+    if is_id(text) {
+        return Ok(project.backup(text).await?);
+    }
+    let found = Page::all(async |page| project.backups_named(text, page).await).await?;
+    let found = candidates(text, found, async |page| project.backups(page).await).await?;
+    BACKUP.of(found, text, |backup| &backup.id, |backup| backup.name == text)
+}
+
+fn one(context: &Context, backup: &Backup) -> Result<()> {
+    output::rows(context.look, backup, |backup| show(std::slice::from_ref(backup)))
+}
+
+fn show(backups: &[Backup]) -> Table {
+    let stored = |backup: &Backup| backup.size_bytes.map(|bytes| format!("{} MiB", (bytes + (1 << 20) - 1) >> 20));
+    let rows = backups.iter().map(|backup| {
+        [
+            backup.name.clone(),
+            backup.status.clone(),
+            backup.kind.clone(),
+            format!("{} GiB", backup.size_gb),
+            output::or_dash(stored(backup).as_deref()),
+            output::age(&backup.created_at),
+            backup.id.clone(),
+            output::or_dash(backup.message.as_deref()),
+        ]
+    });
+    let header = ["NAME", "STATUS", "OF", "SIZE", "STORED", "AGE", "ID", "MESSAGE"];
+    Table::new(header, rows, "No backups. Make one: berth disk backup create DISK").cut()
+}

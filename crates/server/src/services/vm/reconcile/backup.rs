@@ -1,0 +1,345 @@
+//! Makes and removes backups.
+//!
+//! A backup waits for its hidden snapshot, which the owner of its disk makes. Then it writes down that the store may have
+//! something of it, brings the snapshot there in parts, and reads all of it back: only what came back as it was sent is
+//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes has the store cleared
+//! first, and lets go of its snapshot last.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use berth_domain::ids::{BackupId, Owner};
+use berth_domain::vm::BackupStatus;
+use berth_domain::vm::backup::{BackupStep, Facts, LONGEST, next};
+use berth_domain::{Error, Result, Timestamp};
+use berth_host::EngineError;
+use tokio_util::sync::CancellationToken;
+
+use super::transfer::{self, Stored};
+use super::{StepError, fault};
+use crate::db::Tx;
+use crate::services::vm::depot::{Depot, DepotError};
+use crate::services::vm::ops::disk_snapshot::drop_copy;
+use crate::services::vm::store::backup::BackupRow;
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
+use crate::services::vm::{Vms, store, told};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
+
+/// Between two looks whether what is under way is still wanted.
+const LOOK: Duration = Duration::from_secs(2);
+/// Between two searches of the store for what no row names.
+const SEARCH: Duration = Duration::from_hours(6);
+/// What an owner is told where the store cannot be used at the moment. Why is the operator's to know.
+const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
+
+/// The lives of backups.
+pub struct BackupLife {
+    vms: Vms,
+}
+
+/// One look at a backup: its row, and the snapshot that it is made from.
+pub struct Seen {
+    backup: BackupRow,
+    snapshot: Option<DiskSnapshotRow>,
+}
+
+impl Seen {
+    fn facts(&self, now: Timestamp) -> Facts {
+        Facts {
+            status: self.backup.status,
+            is_begun: self.backup.begun_at.is_some(),
+            snapshot: self.snapshot.as_ref().map(|snapshot| snapshot.status),
+            names_snapshot: self.backup.snapshot.is_some(),
+            is_late: now >= last_moment(&self.backup),
+        }
+    }
+}
+
+/// When a backup is given up that is not made by then.
+fn last_moment(backup: &BackupRow) -> Timestamp {
+    backup.created_at.plus_seconds(LONGEST)
+}
+
+impl Life for BackupLife {
+    type Key = BackupId;
+    type Seen = Seen;
+    type Step = BackupStep;
+    const TABLE: &'static str = store::backup::TABLE;
+    const KIND: &'static str = "backup";
+    /// It may take hours, and begins anew at the next start.
+    const DROPPED_BY_A_STOP: bool = true;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<BackupId>> {
+        Ok(store::backup::due(self.vms.db(), now, limit).await?)
+    }
+
+    async fn owner(&self, id: &BackupId) -> Option<Owner> {
+        store::backup::owner(self.vms.db(), *id).await.ok().flatten()
+    }
+
+    async fn look(&self, id: &BackupId) -> Result<Option<Seen>, StepError> {
+        let Some(backup) = store::backup::load(self.vms.db(), *id).await? else { return Ok(None) };
+        let snapshot = match backup.snapshot {
+            Some(id) => store::disk_snapshot::load(self.vms.db(), id).await?,
+            None => None,
+        };
+        Ok(Some(Seen { backup, snapshot }))
+    }
+
+    async fn plan(&self, seen: &Seen) -> Result<Next<BackupStep>, StepError> {
+        if let Some(step) = next(seen.facts(self.vms.clock().now())) {
+            return Ok(Next::Take(step));
+        }
+        let is_unmade = matches!(seen.backup.status, BackupStatus::Pending | BackupStatus::Running);
+        Ok(Next::Rest(is_unmade.then(|| last_moment(&seen.backup))))
+    }
+
+    fn name(step: &BackupStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, seen: &Seen, step: BackupStep) -> Result<(), StepError> {
+        match step {
+            BackupStep::Store => self.store(&seen.backup).await,
+            BackupStep::Fail => self.fail(seen.backup.id, reason(seen)).await,
+            BackupStep::Clear => self.clear(&seen.backup).await,
+            BackupStep::LetGo => self.let_go(seen.backup.id).await,
+            BackupStep::End => {
+                record(&self.vms, seen.backup.id, |backup, now| {
+                    backup.status = BackupStatus::Deleted;
+                    (backup.deleted_at, backup.work_at) = (Some(now), None);
+                })
+                .await
+            }
+        }
+    }
+
+    async fn rest(&self, Seen { backup, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        if backup.work_at == until {
+            return Ok(());
+        }
+        record(&self.vms, backup.id, |now, _| {
+            // What changed meanwhile, its snapshot too, wants another look.
+            if (now.status, now.work_at) == (backup.status, backup.work_at) {
+                now.work_at = until;
+            }
+        })
+        .await
+    }
+
+    async fn postpone(&self, Seen { backup, .. }: &Seen, until: Timestamp) -> Result<(), StepError> {
+        record(&self.vms, backup.id, |now, _| {
+            if now.status == backup.status || now.status == BackupStatus::Running {
+                now.work_at = Some(until);
+            }
+        })
+        .await
+    }
+
+    /// What is to be removed is never given up.
+    async fn give_up(&self, Seen { backup, .. }: &Seen, error: &EngineError) -> Result<bool, StepError> {
+        if !matches!(backup.status, BackupStatus::Pending | BackupStatus::Running) {
+            return Ok(false);
+        }
+        self.fail(backup.id, error.to_string()).await?;
+        Ok(true)
+    }
+}
+
+/// Why a backup cannot be made.
+fn reason(seen: &Seen) -> String {
+    let said = seen.snapshot.as_ref().and_then(|snapshot| snapshot.message.clone());
+    let is_whole = seen.snapshot.as_ref().is_some_and(|snapshot| !snapshot.is_open());
+    said.unwrap_or_else(|| match &seen.snapshot {
+        Some(_) if is_whole => format!("it took longer than {} hours; make another one", LONGEST / 3600),
+        Some(_) => "its disk was not copied in time; make another one".into(),
+        None => "the copy of its disk is gone; make another one".into(),
+    })
+}
+
+impl BackupLife {
+    /// The lives of the service's backups.
+    pub const fn new(vms: Vms) -> Self {
+        Self { vms }
+    }
+
+    /// Brings a backup to the store and reads it back, or gives that up where nobody wants it any more.
+    async fn store(&self, backup: &BackupRow) -> Result<(), StepError> {
+        let depot = self.depot(backup).await?;
+        let Some(backup) = self.begin(backup.id, depot).await? else { return Ok(()) };
+        fault("backup", "store", "begun").await?;
+        let told = |message: String| async {
+            // Only for who looks on; the next word comes in a moment.
+            let _ = say(&self.vms, backup.id, message).await;
+        };
+        let stored = tokio::select! {
+            stored = transfer::store(&self.vms, depot, &backup, told) => stored,
+            () = self.unwanted(backup.id) => return Ok(()),
+        };
+        if let Err(transfer::Failed::Depot(error)) = &stored {
+            self.away(backup.id, error).await?;
+        }
+        let Stored { parts, size_bytes, sha256 } = stored.map_err(StepError::from)?;
+        record(&self.vms, backup.id, |backup, now| {
+            if backup.status == BackupStatus::Running {
+                backup.status = BackupStatus::Ready;
+                backup.message = None;
+                (backup.parts, backup.size_bytes, backup.sha256) = (Some(parts), Some(size_bytes), Some(sha256));
+                backup.work_at = Some(now);
+            }
+        })
+        .await
+    }
+
+    /// The store that has a backup, or is to have it.
+    async fn depot(&self, backup: &BackupRow) -> Result<&Depot, StepError> {
+        let found = self.vms.depot();
+        if let Some(depot) = found.filter(|depot| backup.store.as_deref().is_none_or(|name| name == depot.name())) {
+            return Ok(depot);
+        }
+        let wanted = backup.store.as_deref().unwrap_or("any");
+        tracing::warn!(backup = %backup.id, wanted, has = found.map(Depot::name), "no such store of backups is configured");
+        say(&self.vms, backup.id, AWAY.to_owned()).await?;
+        Err(EngineError::Transient("the store of the backup is not configured".into()).into())
+    }
+
+    /// Writes down that the store may have something of a backup from now on. None where it is not wanted any more.
+    async fn begin(&self, id: BackupId, depot: &Depot) -> Result<Option<BackupRow>, StepError> {
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let found = store::backup::load(&mut tx, id).await?;
+        let is_unmade = |row: &BackupRow| matches!(row.status, BackupStatus::Pending | BackupStatus::Running);
+        let Some(before) = found.filter(is_unmade) else { return Ok(None) };
+        let backup = BackupRow {
+            status: BackupStatus::Running,
+            store: Some(depot.name().to_owned()),
+            begun_at: before.begun_at.or(Some(now)),
+            message: Some("making one file of the copy".into()),
+            ..before.clone()
+        };
+        let backup = write(&mut tx, &before, backup, now).await?;
+        tx.commit().await?;
+        Ok(Some(backup))
+    }
+
+    /// Returns once a backup is not to be made any more.
+    async fn unwanted(&self, id: BackupId) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            // A database that does not answer says nothing.
+            if let Ok(Some(row)) = store::backup::load(self.vms.db(), id).await
+                && row.status != BackupStatus::Running
+            {
+                return;
+            }
+        }
+    }
+
+    async fn fail(&self, id: BackupId, reason: String) -> Result<(), StepError> {
+        tracing::warn!(backup = %id, reason, "a backup failed");
+        record(&self.vms, id, |backup, now| {
+            if matches!(backup.status, BackupStatus::Pending | BackupStatus::Running) {
+                backup.status = BackupStatus::Failed;
+                (backup.message, backup.work_at) = (Some(reason), Some(now));
+            }
+        })
+        .await
+    }
+
+    async fn clear(&self, backup: &BackupRow) -> Result<(), StepError> {
+        let cleared = self.depot(backup).await?.clear(backup.id).await;
+        fault("backup", "clear", "done").await?;
+        if let Err(error) = cleared {
+            if backup.status == BackupStatus::Deleting {
+                self.away(backup.id, &error).await?;
+            }
+            return Err(error.into());
+        }
+        record(&self.vms, backup.id, |backup, _| backup.begun_at = None).await
+    }
+
+    async fn let_go(&self, id: BackupId) -> Result<(), StepError> {
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let Some(before) = store::backup::load(&mut tx, id).await? else { return Ok(()) };
+        if let Some(snapshot) = before.snapshot {
+            drop_copy(&mut tx, snapshot, now).await?;
+        }
+        let backup = BackupRow { snapshot: None, ..before.clone() };
+        write(&mut tx, &before, backup, now).await?;
+        Ok(tx.commit().await?)
+    }
+
+    /// Tells the owner that the store is away, and the operator why.
+    async fn away(&self, id: BackupId, error: &DepotError) -> Result<(), StepError> {
+        tracing::warn!(backup = %id, %error, "the store of backups cannot be used; trying again");
+        say(&self.vms, id, AWAY.to_owned()).await
+    }
+}
+
+impl From<DepotError> for StepError {
+    fn from(_: DepotError) -> Self {
+        Self::Engine(EngineError::Transient("the store of backups cannot be used".into()))
+    }
+}
+
+/// Tells how far the work on a backup is. Only for who looks on: nobody is woken.
+async fn say(vms: &Vms, id: BackupId, message: String) -> Result<(), StepError> {
+    record(vms, id, |backup, _| {
+        if !matches!(backup.status, BackupStatus::Ready | BackupStatus::Failed) {
+            backup.message = Some(message);
+        }
+    })
+    .await
+}
+
+async fn record(vms: &Vms, id: BackupId, change: impl FnOnce(&mut BackupRow, Timestamp)) -> Result<(), StepError> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let Some(before) = store::backup::load(&mut tx, id).await? else { return Ok(()) };
+    let mut backup = before.clone();
+    change(&mut backup, now);
+    write(&mut tx, &before, backup, now).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Writes a row; tells of what its owner sees another way, and its schedule of what it keeps.
+async fn write(tx: &mut Tx, before: &BackupRow, mut backup: BackupRow, now: Timestamp) -> Result<BackupRow, StepError> {
+    if backup.status != before.status {
+        backup.updated_at = now;
+        told::backup(tx, &backup, now).await?;
+        if let Some(schedule) = backup.schedule {
+            store::backup_schedule::wake(tx, schedule, now).await?;
+        }
+    }
+    store::backup::update(tx, before, &backup).await?;
+    Ok(backup)
+}
+
+/// Searches the store for what no row names, and removes what nobody has named for as long as what is lost is kept, until told
+/// to stop. A database may be an older copy, so what it does not know is not removed at once.
+pub async fn search(vms: Vms, stop: CancellationToken) {
+    let Some(depot) = vms.depot() else { return };
+    let mut times = tokio::time::interval(SEARCH);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = times.tick() => {}
+        }
+        if let Err(error) = sweep(&vms, depot).await {
+            tracing::warn!(%error, "the store of backups could not be searched; trying again later");
+        }
+    }
+}
+
+async fn sweep(vms: &Vms, depot: &Depot) -> Result<()> {
+    let before = vms.clock().now().plus_seconds(-86_400 * vms.lost_days());
+    let old = depot.older_than(before).await.map_err(Error::unavailable)?;
+    let known: HashSet<BackupId> = store::backup::living(vms.db()).await?.into_iter().collect();
+    for id in old.into_iter().filter(|id| !known.contains(id)) {
+        tracing::warn!(backup = %id, "removing a backup from the store that no row names");
+        depot.clear(id).await.map_err(Error::unavailable)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! Makes disks of backups.
+//!
+//! A disk that is made of a backup has a row of its own until it is: its bytes come from the store and may take hours, for
+//! which no worker of other disks waits. Until that row has ended nobody else touches the disk ([`super::disk`]). A file that
+//! a death leaves in `staging/` is swept at the start, and fetched anew.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use berth_domain::ids::{DiskId, Owner};
+use berth_domain::vm::backup::{RestoreStep, next_of_restore};
+use berth_domain::vm::{BackupStatus, DiskKind, DiskStatus};
+use berth_domain::{Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::vm::BroughtDisk;
+
+use super::disk::{place, say, settle};
+use super::transfer::{Failed, fetch};
+use super::{StepError, fault};
+use crate::db::Signal;
+use crate::services::vm::depot::Depot;
+use crate::services::vm::store::backup::BackupRow;
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk_restore::DiskRestoreRow;
+use crate::services::vm::{Vms, store};
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
+
+/// Between two looks whether the disk is still wanted.
+const LOOK: Duration = Duration::from_secs(2);
+/// What an owner is told where the store cannot be used at the moment.
+const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
+
+/// The lives of disks that are made of backups, until they are.
+pub struct DiskRestoreLife {
+    vms: Vms,
+}
+
+/// One look: the restore, and its disk.
+pub struct Seen {
+    restore: DiskRestoreRow,
+    disk: Option<DiskRow>,
+}
+
+impl Life for DiskRestoreLife {
+    type Key = DiskId;
+    type Seen = Seen;
+    type Step = RestoreStep;
+    const TABLE: &'static str = store::disk_restore::TABLE;
+    const KIND: &'static str = "disk_restore";
+    /// It may take hours, and begins anew at the next start.
+    const DROPPED_BY_A_STOP: bool = true;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<DiskId>> {
+        Ok(store::disk_restore::due(self.vms.db(), now, limit).await?)
+    }
+
+    async fn owner(&self, id: &DiskId) -> Option<Owner> {
+        store::disk_restore::owner(self.vms.db(), *id).await.ok().flatten()
+    }
+
+    async fn look(&self, id: &DiskId) -> Result<Option<Seen>, StepError> {
+        let Some(restore) = store::disk_restore::find(self.vms.db(), *id).await? else { return Ok(None) };
+        Ok(Some(Seen { restore, disk: store::disk::load(self.vms.db(), *id).await? }))
+    }
+
+    async fn plan(&self, seen: &Seen) -> Result<Next<RestoreStep>, StepError> {
+        Ok(Next::Take(next_of_restore(seen.disk.as_ref().map(|disk| disk.status))))
+    }
+
+    fn name(step: &RestoreStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, seen: &Seen, step: RestoreStep) -> Result<(), StepError> {
+        match (step, &seen.disk) {
+            (RestoreStep::Place, Some(disk)) => place(&self.vms, disk).await,
+            (RestoreStep::Fetch, Some(disk)) => self.fetch(&seen.restore, disk).await,
+            (RestoreStep::End, _) => self.end(seen.restore.id).await,
+            (_, None) => Ok(()),
+        }
+    }
+
+    async fn rest(&self, _: &Seen, _: Option<Timestamp>) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    async fn postpone(&self, seen: &Seen, until: Timestamp) -> Result<(), StepError> {
+        let mut tx = self.vms.db().begin().await?;
+        let Some(before) = store::disk_restore::find(&mut tx, seen.restore.id).await? else { return Ok(()) };
+        let row = DiskRestoreRow { work_at: Some(until), ..before.clone() };
+        store::disk_restore::update(&mut tx, &before, &row).await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn give_up(&self, Seen { disk, .. }: &Seen, error: &EngineError) -> Result<bool, StepError> {
+        let Some(disk) = disk.as_ref().filter(|disk| disk.status != DiskStatus::Deleting) else { return Ok(false) };
+        settle(&self.vms, disk, Some(error.to_string())).await?;
+        self.end(disk.id).await?;
+        Ok(true)
+    }
+}
+
+impl DiskRestoreLife {
+    /// The lives of the service's disks that are made of backups.
+    pub const fn new(vms: Vms) -> Self {
+        Self { vms }
+    }
+
+    /// Has the disk made of what the store has, or gives that up where nobody wants it any more.
+    async fn fetch(&self, restore: &DiskRestoreRow, disk: &DiskRow) -> Result<(), StepError> {
+        let backup = store::backup::load(self.vms.db(), restore.backup).await?;
+        let Some(backup) = backup.filter(|backup| backup.status == BackupStatus::Ready) else {
+            return Err(EngineError::Permanent("the backup is not there any more".into()).into());
+        };
+        let depot = self.depot(&backup, disk.id).await?;
+        let made = tokio::select! {
+            made = self.bring(depot, &backup, disk) => made,
+            () = self.unwanted(disk.id) => return Ok(()),
+        };
+        fault("disk_restore", "fetch", "done").await?;
+        match made {
+            Err(StepError::Engine(error)) if error.is_final() => settle(&self.vms, disk, Some(error.to_string())).await,
+            Err(error) => Err(error),
+            Ok(()) => settle(&self.vms, disk, None).await,
+        }
+    }
+
+    /// The store that has a backup.
+    async fn depot(&self, backup: &BackupRow, disk: DiskId) -> Result<&Depot, StepError> {
+        let found = self.vms.depot();
+        if let Some(depot) = found.filter(|depot| backup.store.as_deref() == Some(depot.name())) {
+            return Ok(depot);
+        }
+        tracing::warn!(backup = %backup.id, wanted = backup.store, "no such store of backups is configured");
+        say(&self.vms, disk, AWAY).await?;
+        Err(EngineError::Transient("the store of the backup is not configured".into()).into())
+    }
+
+    async fn bring(&self, depot: &Depot, backup: &BackupRow, disk: &DiskRow) -> Result<(), StepError> {
+        let file = self.file(disk.id).await?;
+        let told = |message: String| async move {
+            // Only for who looks on; the next word comes in a moment.
+            let _ = say(&self.vms, disk.id, &message).await;
+        };
+        if let Err(failed) = fetch(depot, backup, &file, told).await {
+            if let Failed::Depot(error) = &failed {
+                tracing::warn!(backup = %backup.id, %error, "the store of backups cannot be used; trying again");
+                say(&self.vms, disk.id, AWAY).await?;
+            }
+            return Err(failed.into());
+        }
+        fault("disk_restore", "fetch", "fetched").await?;
+        say(&self.vms, disk.id, "checking and converting").await?;
+        let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
+        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image };
+        Ok(self.vms.engine().bring_disk(&file, &brought).await?)
+    }
+
+    /// Where the bytes of a disk are until the host has it.
+    async fn file(&self, id: DiskId) -> Result<PathBuf, StepError> {
+        Ok(self.vms.engine().staging().await?.join(format!("{id}.restored")))
+    }
+
+    /// Returns once the disk is not to be made any more.
+    async fn unwanted(&self, id: DiskId) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            // A database that does not answer says nothing.
+            if let Ok(Some(row)) = store::disk::load(self.vms.db(), id).await
+                && row.status != DiskStatus::Provisioning
+            {
+                return;
+            }
+        }
+    }
+
+    /// Removes what was fetched, and hands the disk to its own worker.
+    async fn end(&self, id: DiskId) -> Result<(), StepError> {
+        // What stays is swept at the next start.
+        let _ = tokio::fs::remove_file(self.file(id).await?).await;
+        fault("disk_restore", "end", "swept").await?;
+        let now = self.vms.clock().now();
+        let mut tx = self.vms.db().begin().await?;
+        let Some(before) = store::disk_restore::find(&mut tx, id).await? else { return Ok(()) };
+        let row = DiskRestoreRow { work_at: None, deleted_at: Some(now), ..before.clone() };
+        store::disk_restore::update(&mut tx, &before, &row).await?;
+        // Its schedule may have waited for that.
+        let backup = store::backup::load(&mut tx, before.backup).await?;
+        if let Some(schedule) = backup.and_then(|backup| backup.schedule) {
+            store::backup_schedule::wake(&mut tx, schedule, now).await?;
+        }
+        if let Some(disk) = store::disk::load(&mut tx, id).await? {
+            let woken = DiskRow { work_at: Some(now), ..disk.clone() };
+            store::disk::update(&mut tx, &disk, &woken).await?;
+            tx.signal(Signal::Work("disks"));
+        }
+        Ok(tx.commit().await?)
+    }
+}

@@ -1,0 +1,174 @@
+//! Bytes of backups on their way: from the host to the store, and back into a file. Of each there is one part in memory.
+
+use std::path::Path;
+
+use berth_domain::hex;
+use berth_host::EngineError;
+use berth_host::vm::{ExportSource, Exported, Part};
+use bytes::Bytes;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::{StepError, fault};
+use crate::services::vm::Vms;
+use crate::services::vm::depot::{Depot, DepotError, PART};
+use crate::services::vm::store::backup::BackupRow;
+
+/// What the store has of a backup, read back.
+pub(super) struct Stored {
+    pub parts: i64,
+    pub size_bytes: i64,
+    pub sha256: String,
+}
+
+/// Why nothing came of it.
+pub(super) enum Failed {
+    /// The store cannot be used.
+    Depot(DepotError),
+    /// Something else.
+    Step(StepError),
+}
+
+impl From<DepotError> for Failed {
+    fn from(error: DepotError) -> Self {
+        Self::Depot(error)
+    }
+}
+
+impl From<StepError> for Failed {
+    fn from(error: StepError) -> Self {
+        Self::Step(error)
+    }
+}
+
+impl From<EngineError> for Failed {
+    fn from(error: EngineError) -> Self {
+        Self::Step(error.into())
+    }
+}
+
+impl From<Failed> for StepError {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Depot(error) => error.into(),
+            Failed::Step(error) => error,
+        }
+    }
+}
+
+/// Brings what a backup's snapshot has to the store, and reads it back. What an earlier try left there goes first.
+pub(super) async fn store<F: Future<Output = ()>>(
+    vms: &Vms,
+    depot: &Depot,
+    backup: &BackupRow,
+    told: impl Fn(String) -> F,
+) -> Result<Stored, Failed> {
+    let Some(snapshot) = backup.snapshot else {
+        return Err(EngineError::Permanent("the copy of the disk is gone; make another backup".into()).into());
+    };
+    depot.clear(backup.id).await?;
+    let of = ExportSource::Snapshot(snapshot);
+    let file = vms.engine().export(&of).await?;
+    fault("backup", "store", "exported").await?;
+    let parts = send(vms, depot, (backup, &of, &file), &told).await?;
+    depot.describe(backup.id, &about(backup, &file, parts)).await?;
+    fault("backup", "store", "sent").await?;
+    let mut read = Sha256::new();
+    let mut bytes = 0_u64;
+    for number in 1..=parts {
+        told(format!("reading back: {} of {} MiB", bytes >> 20, file.bytes >> 20)).await;
+        let part = depot.get(backup.id, number).await?;
+        bytes += part.len() as u64;
+        // Hashing a part takes a moment that others of this thread have to wait for.
+        read = hashed(read, part).await?;
+    }
+    let sha256 = hex::encode(&read.finalize());
+    fault("backup", "store", "read_back").await?;
+    if (bytes, &sha256) != (file.bytes, &file.sha256) {
+        tracing::warn!(backup = %backup.id, "what the store has is not what was sent; sending it again");
+        return Err(EngineError::Transient("what the store has is not what was sent".into()).into());
+    }
+    Ok(Stored { parts, size_bytes: i64::try_from(bytes).unwrap_or(i64::MAX), sha256 })
+}
+
+/// Puts a file part by part; how many there are.
+async fn send<F: Future<Output = ()>>(
+    vms: &Vms,
+    depot: &Depot,
+    (backup, of, file): (&BackupRow, &ExportSource, &Exported),
+    told: &impl Fn(String) -> F,
+) -> Result<i64, Failed> {
+    let (mut from, mut number) = (0, 0);
+    while from < file.bytes {
+        told(format!("storing: {} of {} MiB", from >> 20, file.bytes >> 20)).await;
+        let part = Part { from, bytes: PART.min(file.bytes - from) };
+        let mut bytes = Vec::with_capacity(usize::try_from(part.bytes).unwrap_or_default());
+        let mut content = vms.engine().exported(of, &file.sha256, part).await?;
+        let broke_off = |error: std::io::Error| EngineError::Transient(error.to_string());
+        content.read_to_end(&mut bytes).await.map_err(broke_off)?;
+        if bytes.len() as u64 != part.bytes {
+            return Err(EngineError::Transient("the file of the disk broke off".into()).into());
+        }
+        number += 1;
+        depot.put(backup.id, number, bytes.into()).await?;
+        fault("backup", "store", "part").await?;
+        from += part.bytes;
+    }
+    Ok(number)
+}
+
+/// What stands beside the parts of a backup, for whoever has nothing but the store.
+fn about(backup: &BackupRow, file: &Exported, parts: i64) -> serde_json::Value {
+    json!({
+        "id": backup.id, "name": backup.name, "project_id": backup.project, "disk_id": backup.disk,
+        "kind": backup.kind.as_str(), "type": backup.disk_type.as_str(), "size_gb": backup.size_gb,
+        "image_id": backup.image_id, "created_at": backup.created_at, "parts": parts, "size_bytes": file.bytes,
+        "sha256": file.sha256, "format": "qcow2: its parts in the order of their names",
+    })
+}
+
+async fn hashed(mut hash: Sha256, part: Bytes) -> Result<Sha256, EngineError> {
+    let work = move || {
+        hash.update(&part);
+        hash
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|error| EngineError::Transient(error.to_string()))
+}
+
+/// Fetches a backup into a file, whole or not at all: what is not what it was is refused.
+pub(super) async fn fetch<F: Future<Output = ()>>(
+    depot: &Depot,
+    backup: &BackupRow,
+    file: &Path,
+    told: impl Fn(String) -> F,
+) -> Result<(), Failed> {
+    let away = |error: std::io::Error| EngineError::Transient(format!("the disk cannot be written: {error}"));
+    let mut out = tokio::fs::File::create(file).await.map_err(away)?;
+    let (whole, mut hash, mut bytes) = (backup.size_bytes.unwrap_or_default(), Sha256::new(), 0_i64);
+    for number in 1..=backup.parts.unwrap_or_default() {
+        told(format!("restoring: {} of {} MiB", bytes >> 20, whole >> 20)).await;
+        let part = match depot.get(backup.id, number).await {
+            Err(error) if error.is_missing() => return Err(damaged(backup, "a part of it is not there").into()),
+            part => part?,
+        };
+        bytes += i64::try_from(part.len()).unwrap_or(i64::MAX);
+        if bytes > whole {
+            return Err(damaged(backup, "it is longer than it was").into());
+        }
+        out.write_all(&part).await.map_err(away)?;
+        hash = hashed(hash, part).await?;
+        fault("disk_restore", "fetch", "part").await?;
+    }
+    let sha256 = hex::encode(&hash.finalize());
+    if bytes != whole || Some(&sha256) != backup.sha256.as_ref() {
+        return Err(damaged(backup, "what it hashes to is not what it hashed to when it was made").into());
+    }
+    Ok(out.sync_all().await.map_err(away)?)
+}
+
+/// What is told of a backup that is not what it was.
+fn damaged(backup: &BackupRow, how: &str) -> EngineError {
+    tracing::error!(backup = %backup.id, how, "a backup in the store is damaged");
+    EngineError::Permanent(format!("the backup is damaged: {how}; delete this disk, and restore another backup"))
+}
