@@ -37,7 +37,7 @@ impl ServiceArgs {
 pub async fn serve(args: &ServiceArgs, take_over: bool, new_secrets_key: bool) -> Result<ExitCode> {
     let mut config = Config { take_over, ..args.load()? };
     config.secrets.replaces_lost_key = new_secrets_key;
-    app::serve(config).await.map_err(ended)?;
+    Box::pin(app::serve(config)).await.map_err(ended)?;
     Ok(ExitCode::SUCCESS)
 }
 

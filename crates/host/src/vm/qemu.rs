@@ -171,7 +171,7 @@ impl QemuEngine {
     }
 
     /// Keeps logs within their bounds, and has machines looked at that stood still while the disk was full.
-    fn tend_machines(&self) {
+    async fn tend_machines(&self) {
         let has_room_again = self.has_room_again();
         for found in machine::scan(&self.settings.host.data.join("machines")) {
             if has_room_again {
@@ -181,6 +181,7 @@ impl QemuEngine {
             if let Err(error) = machine::bound_logs(&found.dir) {
                 tracing::debug!(%error, "a machine's logs cannot be bounded now");
             }
+            self.thaw_forgotten(MachineId(found.id)).await;
         }
     }
 
@@ -486,7 +487,12 @@ impl Engine for QemuEngine {
 
     async fn press_power(&self, aim: Aim) -> Result<()> {
         let dir = self.machine(aim.id);
-        self.act(aim, Act::Change, async { machine::press_power(&dir).await.map_err(qemu_failed) }).await
+        let press = async {
+            // A guest whose file systems are frozen cannot end its work.
+            self.thaw(aim.id).await;
+            machine::press_power(&dir).await.map_err(qemu_failed)
+        };
+        self.act(aim, Act::Change, press).await
     }
 
     async fn power_off(&self, aim: Aim) -> Result<()> {
@@ -599,7 +605,7 @@ impl Engine for QemuEngine {
     async fn tend(&self, stop: CancellationToken) {
         let machines = async {
             while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
-                self.tend_machines();
+                self.tend_machines().await;
                 self.exports.sweep(exports::KEPT);
                 self.bridges.tend().await;
             }

@@ -9,6 +9,7 @@
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::SystemTime;
 
 use serde_json::json;
 
@@ -29,19 +30,32 @@ pub async fn freeze(dir: &Path) -> Result<Option<u64>> {
     Ok(guest.execute("guest-fsfreeze-freeze", json!({})).await?.as_u64())
 }
 
-/// Has the guest's agent thaw its file systems, if anybody had it freeze them.
+/// Has the guest's agent thaw its file systems, if anybody had it freeze them. Where no agent listens at present the note
+/// stays: one that died frozen is started again by its system, or by the next boot.
 ///
 /// # Errors
 /// The agent does not answer, or refuses: another call tries again.
 pub async fn thaw(dir: &Path) -> Result<()> {
-    let note = dir.join(NOTE);
-    if note.symlink_metadata().is_err() {
+    if since(dir).is_none() {
         return Ok(());
     }
-    if let Some(mut guest) = Guest::of(dir).await? {
-        guest.execute("guest-fsfreeze-thaw", json!({})).await?;
+    let Some(mut guest) = Guest::of(dir).await? else { return Ok(()) };
+    guest.execute("guest-fsfreeze-thaw", json!({})).await?;
+    forget(dir)
+}
+
+/// Since when a guest may be frozen; none where nobody had it frozen, or it was thawed.
+pub fn since(dir: &Path) -> Option<SystemTime> {
+    dir.join(NOTE).symlink_metadata().and_then(|note| note.modified()).ok()
+}
+
+/// Removes the note: a guest that boots is not frozen.
+pub(super) fn forget(dir: &Path) -> Result<()> {
+    let note = dir.join(NOTE);
+    match std::fs::remove_file(&note) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(at("cannot remove", &note)(error)),
+        _ => Ok(()),
     }
-    std::fs::remove_file(&note).map_err(at("cannot remove", &note))
 }
 
 /// Notes that the guest may be frozen from now on. QEMU may write into the folder: a link of this name is not followed.

@@ -103,6 +103,9 @@ pub async fn start(spec: &Spec) -> Result<()> {
         return Ok(());
     }
     clear(&spec.dir)?;
+    if spec.memory.is_none() {
+        freeze::forget(&spec.dir)?;
+    }
     captured::place(spec)?;
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, &spec.link.given(), spec.id, &lock).await?;

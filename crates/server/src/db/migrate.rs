@@ -90,21 +90,20 @@ pub(super) async fn run(db: &Db) -> Result<(), DbError> {
     .map_err(refused)
 }
 
-/// Whether the last migration of the list is applied, according to the database.
+/// Whether the migrations of the list are applied, according to the database, and no others: a step may have a lower number
+/// than one that was applied before it.
 pub(super) async fn is_current(db: &Db) -> Result<bool, DbError> {
-    let last = STEPS.last().map_or(0, |step| step.version);
-    let found: i64 = sql("SELECT COUNT(*) FROM _sqlx_migrations WHERE version = $1").bind(last).fetch_one(db).await?;
-    Ok(found == 1)
+    let found: i64 = sql("SELECT COUNT(*) FROM _sqlx_migrations").fetch_one(db).await?;
+    Ok(usize::try_from(found).is_ok_and(|found| found == STEPS.len()))
 }
 
 /// Why the service cannot use the schema, for the operator.
 fn refused(error: MigrateError) -> DbError {
     match error {
         MigrateError::VersionMissing(found) => DbError::Other(format!(
-            "a newer Berth wrote this database: its schema has step {found}, and berth {} knows those up to {}. Start the \
-             newer version, or restore the backup that was made before it",
-            env!("CARGO_PKG_VERSION"),
-            STEPS.last().map_or(0, |step| step.version)
+            "a newer Berth wrote this database: its schema has step {found}, which berth {} does not have. Start the newer \
+             version, or restore the backup that was made before it",
+            env!("CARGO_PKG_VERSION")
         )),
         MigrateError::VersionMismatch(step) => DbError::Other(format!(
             "another build of Berth wrote this database: step {step} of its schema is not the one of berth {}. Start the \
@@ -150,6 +149,17 @@ mod tests {
         assert!(told.contains("a newer Berth") && told.contains("step 9000"), "{told}");
         let told = refusal_after("UPDATE _sqlx_migrations SET checksum = X'00' WHERE version = 1").await;
         assert!(told.contains("another build of Berth") && told.contains("step 1 "), "{told}");
+    }
+
+    #[tokio::test]
+    async fn a_schema_without_a_step_in_the_middle_is_not_current() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let middle = STEPS[STEPS.len() / 2].version;
+        let mut tx = db.begin().await.unwrap();
+        sql("DELETE FROM _sqlx_migrations WHERE version = $1").bind(middle).execute(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        assert!(!db.is_current().await.unwrap());
     }
 
     #[test]

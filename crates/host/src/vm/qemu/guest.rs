@@ -14,6 +14,8 @@ use crate::{EngineError, Result};
 
 /// How long an agent may take for all that it is asked at once: a worker waits for it.
 const CONVERSATION: Duration = Duration::from_secs(15);
+/// After so long a guest was frozen for nobody: a copy begins sooner, or not at all.
+const FORGOTTEN: Duration = Duration::from_mins(1);
 
 impl QemuEngine {
     /// Gives a user of the guest SSH keys, and takes others away; whether an agent of the guest did so.
@@ -44,6 +46,15 @@ impl QemuEngine {
     pub(super) async fn thaw(&self, id: MachineId) {
         if let Err(error) = within(CONVERSATION, freeze::thaw(&self.machine(id))).await {
             tracing::warn!(vm = %id, %error, "the guest's agent did not thaw its file systems");
+        }
+    }
+
+    /// Has a guest go on that was frozen so long ago that nobody copies for it any more: its agent was late, or the service
+    /// ended.
+    pub(super) async fn thaw_forgotten(&self, id: MachineId) {
+        let since = freeze::since(&self.machine(id));
+        if since.and_then(|since| since.elapsed().ok()).is_some_and(|frozen| frozen > FORGOTTEN) {
+            self.thaw(id).await;
         }
     }
 
