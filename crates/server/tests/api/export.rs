@@ -81,7 +81,7 @@ async fn everything_that_stands_still_is_a_file_with_its_digest() {
     let log = caller.get("/api/v1/admin/audit?limit=100").await.body;
     for action in ["disk.export", "root_disk.export", "disk_snapshot.export", "project_image.export"] {
         let found = log["data"].as_array().expect("records").iter().filter(|record| record["action"] == action);
-        assert_eq!(found.filter(|record| record["data"]["bytes"] == json!(BYTES)).count(), 3, "{action}: {log}");
+        assert_eq!(found.filter(|record| record["data"]["bytes"] == json!(BYTES)).count(), 6, "{action}: {log}");
     }
 }
 

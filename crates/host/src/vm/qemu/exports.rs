@@ -29,6 +29,7 @@ use berth_qemu::{host, image};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::Semaphore;
+use uuid::Uuid;
 
 use super::notes::{self, make_young};
 use crate::error::{qemu_failed, transient};
@@ -39,6 +40,8 @@ use crate::{EngineError, Result, fault};
 pub(super) const KEPT: Duration = Duration::from_mins(10);
 /// How long, where the host has no room for another one.
 const KEPT_WITHOUT_ROOM: Duration = Duration::from_mins(1);
+/// How long after it was made, whoever asks for it.
+pub(super) const OLDEST: Duration = Duration::from_hours(6);
 /// How many are made at a time.
 pub(super) const AT_ONCE: usize = 2;
 
@@ -70,18 +73,31 @@ impl Exports {
         }
     }
 
-    /// Removes what was not asked for during so long.
+    /// Removes what was not asked for during so long, and what was made long ago: who asks again and again does not keep a copy
+    /// on the host that counts in nobody's quota.
     pub(super) fn sweep(&self, kept: Duration) {
         self.forget_earlier();
-        for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let note = entry.path();
-            let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok());
-            if note.extension().is_some_and(|end| end == "json") && age.is_some_and(|age| age > kept) {
-                // Another try comes with the next look. The note goes last, so that nothing stays which has none.
-                let gone = remove(&note.with_extension("qcow2")).and_then(|()| remove(&note));
-                tracing::debug!(export = %note.display(), ?gone, "removing an export that nobody asked for of late");
+        for note in self.notes() {
+            if age(&note).is_some_and(|age| age > kept)
+                || age(&note.with_extension("qcow2")).is_some_and(|age| age > OLDEST)
+            {
+                forget(&note);
             }
         }
+    }
+
+    /// Removes the files of a source as it was before: only the last one is asked for.
+    fn forget_former(&self, copy: &Copy) {
+        let is_former = |note: &PathBuf| {
+            let name = note.file_stem().unwrap_or_default().to_string_lossy();
+            name.starts_with(&format!("{}-", copy.source)) && *name != copy.name
+        };
+        self.notes().into_iter().filter(is_former).for_each(|note| forget(&note));
+    }
+
+    fn notes(&self) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(&self.folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        all.filter(|path| path.extension().is_some_and(|end| end == "json")).collect()
     }
 
     /// What an earlier service left goes once: it knew who waited for it.
@@ -124,6 +140,9 @@ impl Exports {
 
 /// A copy that is to be made.
 pub(super) struct Copy {
+    /// What it is of.
+    pub(super) source: Uuid,
+    /// What it is called, by what it is of and how that is.
     pub(super) name: String,
     pub(super) drive: Drive,
     pub(super) state: State,
@@ -140,6 +159,7 @@ impl Copy {
             return Ok(flat);
         }
         let _turn = exports.turns.acquire().await.map_err(transient)?;
+        exports.forget_former(&self);
         self.require_room(&exports)?;
         let half = Half(exports.folder.join(format!("{}.half", self.name)));
         remove(&half.0).map_err(transient)?;
@@ -173,6 +193,18 @@ impl Copy {
         }
         Err(EngineError::NoCapacity("the host's disk has no room for a copy of the disk".into()))
     }
+}
+
+/// How long ago a file was written, or a note was looked at.
+fn age(path: &Path) -> Option<Duration> {
+    path.metadata().and_then(|found| found.modified()).ok().and_then(|at| at.elapsed().ok())
+}
+
+/// Removes a file with its note. Who reads it reads it to its end.
+fn forget(note: &Path) {
+    // Another try comes with the next look. The note goes last, so that nothing stays which has none.
+    let gone = remove(&note.with_extension("qcow2")).and_then(|()| remove(note));
+    tracing::debug!(export = %note.display(), ?gone, "removing an export");
 }
 
 /// What goes when nobody waits for it any more, or it is not whole.

@@ -55,7 +55,7 @@ impl QemuEngine {
         };
         let state = state(&drive.path)?;
         let name = format!("{id}-{:x}-{:x}", state.0, state.1);
-        Ok(Copy { name, drive, state, reserve: self.reserve() })
+        Ok(Copy { source: id, name, drive, state, reserve: self.reserve() })
     }
 
     /// The disk of a project's image, which is a stand-alone file.

@@ -11,7 +11,7 @@ use berth_qemu::{disk, image};
 use futures::future::WeakShared;
 use uuid::Uuid;
 
-use super::super::exports::{AT_ONCE, KEPT};
+use super::super::exports::{AT_ONCE, KEPT, OLDEST};
 use super::super::tests::engine;
 use super::*;
 use crate::vm::{DiskSnapshotSpec, DiskSource, DiskSpec, Engine};
@@ -84,6 +84,7 @@ async fn a_disk_at_rest_becomes_a_file_once_and_another_when_it_was_written_to()
     assert!(matches!(engine.exported(&of, &about.sha256, about.whole()).await.err(), Some(EngineError::Transient(_))));
     let anew = engine.export(&of).await.unwrap();
     assert_eq!(unpacked(&bytes(&engine, &of, &anew, anew.whole()).await).await, b"more");
+    assert_eq!(left(&engine), ["json", "qcow2"], "nobody asks for what it was before");
 }
 
 #[tokio::test]
@@ -134,12 +135,13 @@ async fn files_go_that_nobody_asked_for_of_late_and_all_of_an_earlier_service() 
     engine.export(&of).await.unwrap();
     engine.exports.sweep(KEPT);
     assert_eq!(left(&engine), ["json", "qcow2"]);
-    let age = |by: Duration| {
+    let older = |end: &str, by: Duration| {
         let notes = std::fs::read_dir(&engine.exports.folder).unwrap().flatten().map(|entry| entry.path());
-        let note = notes.into_iter().find(|path| path.extension().unwrap() == "json").unwrap();
+        let note = notes.into_iter().find(|path| path.extension().unwrap() == end).unwrap();
         let at = std::fs::metadata(&note).unwrap().modified().unwrap().checked_sub(by).unwrap();
         File::open(note).unwrap().set_modified(at).unwrap();
     };
+    let age = |by: Duration| older("json", by);
     age(KEPT.checked_sub(Duration::from_mins(1)).unwrap());
     engine.exports.sweep(KEPT);
     assert_eq!(left(&engine), ["json", "qcow2"]);
@@ -151,6 +153,13 @@ async fn files_go_that_nobody_asked_for_of_late_and_all_of_an_earlier_service() 
     age(KEPT + Duration::from_secs(1));
     engine.exports.sweep(KEPT);
     assert!(left(&engine).is_empty());
+    engine.export(&of).await.unwrap();
+    older("qcow2", OLDEST.checked_sub(Duration::from_mins(1)).unwrap());
+    engine.exports.sweep(KEPT);
+    assert_eq!(left(&engine), ["json", "qcow2"]);
+    older("qcow2", Duration::from_mins(2));
+    engine.exports.sweep(KEPT);
+    assert!(left(&engine).is_empty(), "whoever asks again and again");
     engine.export(&of).await.unwrap();
     let later = super::super::tests::engine(data.path(), 0);
     later.exports.sweep(KEPT);

@@ -166,7 +166,7 @@ pub(super) async fn export_project_image(
 
 /// Has the host make the file, and sends what is wanted of it.
 async fn send(vms: &Vms, scope: Scope, subject: Subject, watch: Watch, wanted: Wanted) -> Result<Response> {
-    let place = vms.exporting().enter(scope.project)?;
+    let place = vms.exporting().enter((scope.org, scope.project))?;
     let about = vms.engine().export(&subject.of).await.map_err(ops::refused)?;
     let part = match wanted.part(&about) {
         Err(error) => return Ok(beyond(error, &about)),
@@ -177,9 +177,7 @@ async fn send(vms: &Vms, scope: Scope, subject: Subject, watch: Watch, wanted: W
     if wanted.method == Method::HEAD {
         return Ok((status, head).into_response());
     }
-    if sent.from == 0 {
-        ops::record(vms, &scope, &subject, &about).await?;
-    }
+    ops::record(vms, &scope, &subject, &about).await?;
     let content = vms.engine().exported(&subject.of, &about.sha256, sent).await.map_err(ops::refused)?;
     Ok((status, head, pass_on(content, place, scope, watch)).into_response())
 }

@@ -59,7 +59,7 @@ pub async fn image(vms: &Vms, scope: &Scope, id: ImageId) -> Result<Subject> {
     Ok(Subject { of: ExportSource::Image(id), name: image.name, what })
 }
 
-/// Notes that somebody takes all of it.
+/// Notes that somebody takes it, or a part of it.
 pub async fn record(vms: &Vms, scope: &Scope, subject: &Subject, about: &Exported) -> Result<()> {
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
