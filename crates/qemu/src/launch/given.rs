@@ -30,7 +30,8 @@ pub(super) fn send(to: impl AsFd, given: &[BorrowedFd<'_>]) -> io::Result<()> {
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(given)) {
+    // There may be room for more than was asked for.
+    if given.len() > MOST || !control.push(SendAncillaryMessage::ScmRights(given)) {
         return Err(io::Error::other("there are too many descriptors"));
     }
     sendmsg(to, &[IoSlice::new(BEFORE)], &mut control, SendFlags::NOSIGNAL)?;
