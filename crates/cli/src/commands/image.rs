@@ -1,7 +1,7 @@
 //! Images: the platform's, and those that a project made of its disks. Both are named by their ids, and a project's own by its
 //! name, too.
 
-pub mod own;
+pub mod project_image;
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub enum ImageCommand {
         image: String,
     },
     /// Make an image of a root disk, whose VM may run and goes on, and wait until it is ready
-    Create(own::CreateArgs),
+    Create(project_image::CreateArgs),
     /// Save one of the project's own images as a qcow2 file; what broke off goes on
     Export {
         /// Name or id
@@ -93,15 +93,15 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     match command {
         ImageCommand::List(args) => {
             let project = context.project().ok();
-            let list = async |page| own::listed(client, project.as_ref(), page).await;
+            let list = async |page| project_image::listed(client, project.as_ref(), page).await;
             args.show(context.look, project.as_ref(), list, show).await
         }
-        ImageCommand::Get { image } => match own::find(context, &image).await? {
-            Some(found) => own::one(context, &found),
+        ImageCommand::Get { image } => match project_image::find(context, &image).await? {
+            Some(found) => project_image::one(context, &found),
             None => one(context, client.image(&image).await?),
         },
-        ImageCommand::Create(args) => own::create(context, args).await,
-        ImageCommand::Export { image, file } => own::export(context, &image, file).await,
+        ImageCommand::Create(args) => project_image::create(context, args).await,
+        ImageCommand::Export { image, file } => project_image::export(context, &image, file).await,
         ImageCommand::Import(args) => one(context, import(context, args).await?),
         ImageCommand::Delete { images, waiting } => delete(context, &images, waiting).await,
     }
@@ -109,7 +109,7 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
 
 /// The image with an id, or one of the project's own; whether it is that. The error names a missing one.
 async fn find(context: &Context, text: &str) -> Result<(Doomed, bool)> {
-    if let Some(found) = own::find(context, text).await? {
+    if let Some(found) = project_image::find(context, text).await? {
         return Ok((Doomed { name: found.name, id: found.id }, true));
     }
     match context.client.image(text).await {

@@ -4,8 +4,8 @@ use anyhow::Result;
 use berth_client::{Backup, NewBackup, Page, ProjectClient, RestoredDisk};
 use clap::{Args, Subcommand};
 
+use super::backup_schedule::{self, ScheduleCommand};
 use super::find::{find_data, find_root};
-use super::schedule::{self, ScheduleCommand};
 use super::target::TargetArgs;
 use crate::context::Context;
 use crate::id::is_id;
@@ -96,7 +96,7 @@ pub async fn run(context: &Context, project: &ProjectClient, command: BackupComm
             restore(context, project, (&backup, name.as_deref()), waiting).await
         }
         BackupCommand::Delete { backups, waiting } => delete(context, project, &backups, waiting).await,
-        BackupCommand::Schedule(command) => schedule::run(context, project, command).await,
+        BackupCommand::Schedule(command) => backup_schedule::run(context, project, command).await,
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use super::create::is_unknown_image;
 use super::find::find;
 use super::{known_hosts, show};
-use crate::commands::image::own;
+use crate::commands::image::project_image;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::typed::{Words, retold};
@@ -47,7 +47,7 @@ pub async fn reinstall(context: &Context, project: &ProjectClient, args: Reinsta
     }
     let mut asked = project.reinstall_vm(&vm.id, image).await;
     if is_unknown_image(&asked)
-        && let Some(own) = own::find_in(project, image).await?.filter(|own| own.id != *image)
+        && let Some(own) = project_image::find_in(project, image).await?.filter(|own| own.id != *image)
     {
         asked = project.reinstall_vm(&vm.id, &own.id).await;
     }
