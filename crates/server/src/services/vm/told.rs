@@ -49,7 +49,7 @@ pub fn backup_data(backup: &BackupRow) -> Value {
 
 /// Tells that an image of a project has another status.
 pub async fn image(tx: &mut Tx, image: &ProjectImageRow, now: Timestamp) -> Result<(), DbError> {
-    event::emit(tx, image.project, "image.status", &image.id.to_string(), &image_data(image), now).await
+    event::emit(tx, image.project, "project_image.status", &image.id.to_string(), &image_data(image), now).await
 }
 
 /// What events and audit records say of an image of a project.
