@@ -1,9 +1,11 @@
 //! What the owners of disks and their snapshots are told when a worker or a request changed one.
 
 use berth_domain::Timestamp;
+use berth_domain::vm::backup::Target;
 use serde_json::{Value, json};
 
 use super::store::backup::BackupRow;
+use super::store::backup_schedule::BackupScheduleRow;
 use super::store::disk::DiskRow;
 use super::store::disk_snapshot::DiskSnapshotRow;
 use super::store::project_image::ProjectImageRow;
@@ -44,6 +46,18 @@ pub fn backup_data(backup: &BackupRow) -> Value {
     json!({
         "name": backup.name, "status": backup.status.as_str(), "message": backup.message, "size_gb": backup.size_gb,
         "size_bytes": backup.size_bytes, "disk_id": backup.disk, "schedule_id": backup.schedule,
+    })
+}
+
+/// What events and audit records say of a schedule of backups.
+pub fn schedule_data(schedule: &BackupScheduleRow) -> Value {
+    let (field, of) = match schedule.of {
+        Target::Disk { id, .. } => (schedule.of.field(), id.to_string()),
+        Target::Vm(id) => (schedule.of.field(), id.to_string()),
+    };
+    json!({
+        "name": schedule.name, field: of, "every": schedule.every, "keep": schedule.keep, "enabled": schedule.enabled,
+        "message": schedule.message,
     })
 }
 
