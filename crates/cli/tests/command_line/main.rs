@@ -8,6 +8,7 @@ mod copy;
 mod delete;
 mod exec;
 mod harness;
+mod image;
 mod life;
 mod network;
 mod once;
