@@ -7,6 +7,7 @@ mod backup;
 mod copy;
 mod delete;
 mod exec;
+mod export;
 mod harness;
 mod image;
 mod life;
