@@ -1,13 +1,14 @@
 //! Images: the platform's, and those that a project made of its disks. Both are named by their ids, and a project's own by its
-//! name, too.
+//! name, too, where the platform has no image of that id.
 
-pub mod own;
+pub mod project_image;
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use berth_client::{Client, Image, ImageSource, NewImage};
+use berth_client::{Client, Image, ImageSource, List, NewImage, Page, ProjectClient, ProjectImage};
 use clap::{Args, Subcommand};
+use serde::Serialize;
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -43,7 +44,7 @@ pub enum ImageCommand {
         image: String,
     },
     /// Make an image of a root disk, whose VM may run and goes on, and wait until it is ready
-    Create(own::CreateArgs),
+    Create(project_image::CreateArgs),
     /// Save one of the project's own images as a qcow2 file; what broke off goes on
     Export {
         /// Name or id
@@ -93,36 +94,65 @@ pub async fn run(context: &Context, command: ImageCommand) -> Result<()> {
     match command {
         ImageCommand::List(args) => {
             let project = context.project().ok();
-            let list = async |page| own::listed(client, project.as_ref(), page).await;
+            let list = async |page| listed(client, project.as_ref(), page).await;
             args.show(context.look, project.as_ref(), list, show).await
         }
-        ImageCommand::Get { image } => match own::find(context, &image).await? {
-            Some(found) => own::one(context, &found),
-            None => one(context, client.image(&image).await?),
+        ImageCommand::Get { image } => match find(context, &image).await? {
+            Found::Own(found) => project_image::one(context, &found),
+            Found::Platform(found) => one(context, found),
         },
-        ImageCommand::Create(args) => own::create(context, args).await,
-        ImageCommand::Export { image, file } => own::export(context, &image, file).await,
+        ImageCommand::Create(args) => project_image::create(context, args).await,
+        ImageCommand::Export { image, file } => export(context, &image, file).await,
         ImageCommand::Import(args) => one(context, import(context, args).await?),
         ImageCommand::Delete { images, waiting } => delete(context, &images, waiting).await,
     }
 }
 
-/// The image with an id, or one of the project's own; whether it is that. The error names a missing one.
-async fn find(context: &Context, text: &str) -> Result<(Doomed, bool)> {
-    if let Some(found) = own::find(context, text).await? {
-        return Ok((Doomed { name: found.name, id: found.id }, true));
-    }
-    match context.client.image(text).await {
-        Err(error) if error.status() == Some(404) => {
-            Err(Failure::not_found(format!("There is no image called '{text}'. List them: berth image list")))
+/// An image that somebody named.
+enum Found {
+    /// One of the platform's.
+    Platform(Image),
+    /// One of the project's own.
+    Own(ProjectImage),
+}
+
+impl Found {
+    fn doomed(self) -> Doomed {
+        match self {
+            Self::Platform(Image { id, .. }) => Doomed { name: id.clone(), id },
+            Self::Own(ProjectImage { id, name, .. }) => Doomed { name, id },
         }
-        found => found.map(|Image { id, .. }| (Doomed { name: id.clone(), id }, false)).map_err(Into::into),
+    }
+}
+
+/// The image that a text names, as for a new VM: the platform's with that id, else one of the project's own, by name or id.
+async fn find(context: &Context, text: &str) -> Result<Found> {
+    match context.client.image(text).await {
+        Err(error) if error.status() == Some(404) => {}
+        found => return Ok(Found::Platform(found?)),
+    }
+    let none = || Failure::not_found(format!("There is no image called '{text}'. List them: berth image list"));
+    project_image::find(context, text).await?.map(Found::Own).ok_or_else(none)
+}
+
+async fn export(context: &Context, text: &str, file: Option<PathBuf>) -> Result<()> {
+    match find(context, text).await? {
+        Found::Own(image) => project_image::export(context, &image, file).await,
+        Found::Platform(image) => {
+            let own = project_image::find(context, text).await?;
+            let how = own.map_or_else(
+                || "Only the project's own are exported; list them: berth image list".to_owned(),
+                |own| format!("The project's own of that name is exported by its id: berth image export {}", own.id),
+            );
+            Err(Failure::usage(format!("{} is an image of the platform. {how}", image.id)))
+        }
     }
 }
 
 async fn delete(context: &Context, texts: &[String], waiting: WaitArgs) -> Result<()> {
     let found = find_all(texts, async |text: &str| find(context, text).await).await?;
-    let own: Vec<_> = found.iter().filter(|(_, own)| *own).map(|(doomed, _)| doomed.id.clone()).collect();
+    let id_of_own = |found: &Found| if let Found::Own(own) = found { Some(own.id.clone()) } else { None };
+    let own: Vec<_> = found.iter().filter_map(id_of_own).collect();
     let project = if own.is_empty() { None } else { Some(context.project()?) };
     let project = |id: &str| project.as_ref().filter(|_| own.iter().any(|own| own == id));
     let client = &context.client;
@@ -134,7 +164,7 @@ async fn delete(context: &Context, texts: &[String], waiting: WaitArgs) -> Resul
         Some(project) => project.image(id).await.map(|image| image.status),
         None => client.image(id).await.map(|image| image.status),
     };
-    several::delete(context, found.into_iter().map(|(doomed, _)| doomed).collect(), (waiting, LONGEST), ask, look).await
+    several::delete(context, found.into_iter().map(Found::doomed).collect(), (waiting, LONGEST), ask, look).await
 }
 
 async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
@@ -192,22 +222,66 @@ fn id_of(source: &str) -> String {
 }
 
 fn one(context: &Context, image: Image) -> Result<()> {
-    output::rows(context.look, &image, |image| show(std::slice::from_ref(image)))
+    output::rows(context.look, &Listed::Platform(image), |image| show(std::slice::from_ref(image)))
 }
 
-fn show(images: &[Image]) -> Table {
-    let rows = images.iter().map(|i| {
-        let message = output::or_dash(i.message.as_deref());
-        let size = format!("{} GiB", i.virtual_size_gb);
-        [
-            i.id.clone(),
-            i.name.clone(),
-            i.status.clone(),
-            i.login_user.clone(),
-            size,
-            output::age(&i.created_at),
-            message,
-        ]
+/// An image as the service tells of it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed {
+    /// One of the platform's.
+    Platform(Image),
+    /// One of the project's own.
+    Own(ProjectImage),
+}
+
+/// A page of the images that a project can use: its own before the platform's, as if they were one list.
+async fn listed(client: &Client, project: Option<&ProjectClient>, page: Page) -> berth_client::Result<List<Listed>> {
+    let Some(project) = project else {
+        let List { data, pagination } = client.images(page).await?;
+        return Ok(List { data: data.into_iter().map(Listed::Platform).collect(), pagination });
+    };
+    let List { data, mut pagination } = project.images(page).await?;
+    let (limit, own) = (i64::from(page.limit), pagination.total_items);
+    let mut data: Vec<_> = data.into_iter().map(Listed::Own).collect();
+    // How many of the platform's come before this page, and the pages of theirs that it has a part of.
+    let before = (i64::from(page.page - 1) * limit - own).max(0);
+    let from = u32::try_from(before / limit).unwrap_or(u32::MAX).saturating_add(1);
+    let first = client.images(Page { page: from, ..page }).await?;
+    let platform = first.pagination.total_items;
+    let mut others = first.data;
+    if before % limit > 0 {
+        others.extend(client.images(Page { page: from.saturating_add(1), ..page }).await?.data);
+    }
+    let (skipped, room) = (before % limit, limit - i64::try_from(data.len()).unwrap_or(limit));
+    let [skipped, room] = [skipped, room].map(|count| usize::try_from(count).unwrap_or_default());
+    data.extend(others.into_iter().skip(skipped).take(room).map(Listed::Platform));
+    pagination.total_items = own + platform;
+    pagination.total_pages = (pagination.total_items + limit - 1) / limit;
+    Ok(List { data, pagination })
+}
+
+fn show(images: &[Listed]) -> Table {
+    let gib = |size: i64| format!("{size} GiB");
+    let rows = images.iter().map(|image| match image {
+        Listed::Platform(image) => [
+            image.id.clone(),
+            image.name.clone(),
+            image.status.clone(),
+            image.login_user.clone(),
+            gib(image.virtual_size_gb),
+            output::age(&image.created_at),
+            output::or_dash(image.message.as_deref()),
+        ],
+        Listed::Own(image) => [
+            image.id.clone(),
+            image.name.clone(),
+            image.status.clone(),
+            image.login_user.clone(),
+            gib(image.virtual_size_gb.unwrap_or(image.size_gb)),
+            output::age(&image.created_at),
+            output::or_dash(image.message.as_deref()),
+        ],
     });
     let header = ["ID", "NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
     let none = "No images. Build one: script/quickstart, or import one: berth image import FILE";

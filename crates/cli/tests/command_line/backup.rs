@@ -1,5 +1,6 @@
 //! Backups of disks from the command line, over a simulated engine and a folder.
 
+use berth_host::EngineError;
 use serde_json::Value;
 
 use crate::harness::{Here, ended, err, out};
@@ -39,4 +40,22 @@ async fn a_disk_is_kept_restored_and_kept_again_and_again() {
     assert!(berth(&here, &["disk", "backup", "list", "-q"]).await.trim().is_empty());
     let none = ended(here.berth(&["disk", "backup", "show", "before"])).await;
     assert!(!none.status.success() && err(&none).contains("berth disk backup list"), "{none:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_of_a_vm_are_a_list_and_all_are_waited_for() {
+    let here = Here::start_with(|config| config.backups.folder = config.data_dir.join("backups")).await;
+    let vm = here.platform.admin.running_vm("web").await;
+    let made = json(&here, &["disk", "backup", "create", "--vm", "web"]).await;
+    let one = made.as_array().expect("a list, also of one");
+    assert_eq!((one.len(), &one[0]["status"]), (1, &Value::from("ready")), "{made}");
+    berth(&here, &["disk", "create", "data", "--wait"]).await;
+    berth(&here, &["disk", "attach", "data", &vm, "--wait"]).await;
+    here.platform.engine.refuse("export", EngineError::Permanent("it is broken".into()));
+    let output = ended(here.berth(&["disk", "backup", "create", "--vm", "web", "--json"])).await;
+    assert!(!output.status.success(), "{output:?}");
+    let made: Value = serde_json::from_str(&out(&output)).expect("JSON, of those that failed, too");
+    let told: Vec<_> = made.as_array().expect("a list").iter().map(|one| one["status"].clone()).collect();
+    assert_eq!(told, ["failed", "failed"], "each is waited for: {output:?}");
+    assert!(err(&output).contains("2 of 2 failed"), "{output:?}");
 }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -294,10 +295,12 @@ fn account() -> (String, u32) {
     (fields[0].to_owned(), fields[2].parse().expect("a number"))
 }
 
-/// A way to a service that can be cut: every connection ends at once, and new ones work.
+/// A way to a service that can be cut: every connection ends at once, and new ones work. One that is shut turns new ones away.
 pub struct Way {
     pub url: String,
     cuts: Arc<watch::Sender<u32>>,
+    shut: Arc<watch::Sender<bool>>,
+    turned_away: Arc<AtomicU32>,
 }
 
 impl Way {
@@ -307,8 +310,14 @@ impl Way {
         let service = base.trim_start_matches("http://").to_owned();
         let cuts = Arc::new(watch::Sender::new(0));
         let told = cuts.clone();
+        let (shut, turned_away) = (Arc::new(watch::Sender::new(false)), Arc::new(AtomicU32::new(0)));
+        let (is_shut, count) = (shut.subscribe(), turned_away.clone());
         tokio::spawn(async move {
             while let Ok((mut here, _)) = listener.accept().await {
+                if *is_shut.borrow() {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
                 let (service, mut cut) = (service.clone(), told.subscribe());
                 tokio::spawn(async move {
                     let mut there = TcpStream::connect(service).await.expect("the service");
@@ -319,7 +328,17 @@ impl Way {
                 });
             }
         });
-        Self { url, cuts }
+        Self { url, cuts, shut, turned_away }
+    }
+
+    /// Turns new connections away from now on, or no more.
+    pub fn shut(&self, shut: bool) {
+        self.shut.send_replace(shut);
+    }
+
+    /// How many were turned away.
+    pub fn turned_away(&self) -> u32 {
+        self.turned_away.load(Ordering::Relaxed)
     }
 
     /// Cuts every connection.

@@ -24,7 +24,7 @@ pub const KEPT: (i64, i64) = (1, 1000);
 pub const APART: (i64, i64) = (15 * 60, 366 * 86_400);
 /// Most schedules of a project.
 pub const MOST: usize = 100;
-/// Most characters of a time in the form of cron.
+/// Most characters of a time, in either form.
 const LONGEST: usize = 100;
 /// How many times in a row are looked at, to find those that come too soon one after the other: more than a day has.
 const LOOKED_AT: usize = 150;
@@ -51,6 +51,9 @@ pub enum Every {
 impl Every {
     /// Reads a span like `24h`, or times in the form of cron like `30 2 * * *`.
     pub fn parse(text: &str) -> Parsed<Self> {
+        if text.chars().count() > LONGEST {
+            return Err(format!("must have at most {LONGEST} characters"));
+        }
         match seconds(text) {
             Some(span) if (APART.0..=APART.1).contains(&span) => Ok(Self::Seconds(span)),
             Some(_) => Err("must be at least 15m and at most 366d".into()),
@@ -92,9 +95,6 @@ fn seconds(text: &str) -> Option<i64> {
 fn cron(text: &str) -> Parsed<Cron> {
     let rule =
         || "must be a time like 24h or 7d, or five fields as cron has them, in UTC, like \"30 2 * * *\"".to_owned();
-    if text.len() > LONGEST {
-        return Err(rule());
-    }
     let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
     let cron = parser.parse(text).map_err(|_| rule())?;
     let begin = DateTime::from_timestamp(0, 0).unwrap_or_default();
@@ -255,7 +255,19 @@ mod tests {
         ] {
             assert!(Every::parse(bad).is_err(), "{bad}");
         }
-        assert!(Every::parse(&format!("{} 2 * * *", "0,".repeat(60))).is_err());
+    }
+
+    #[test]
+    fn a_time_has_so_many_characters_at_most() {
+        for (length, good) in [(100, true), (101, false)] {
+            let (span, cron) = (format!("{:0>length$}", "24h"), format!("30{:>1$}", "2 * * *", length - 2));
+            assert_eq!((span.len(), cron.len()), (length, length));
+            for text in [span, cron] {
+                let parsed = Every::parse(&text);
+                assert_eq!(parsed.is_ok(), good, "{text}");
+                assert!(good || parsed.is_err_and(|error| error.contains("100 characters")), "{text}");
+            }
+        }
     }
 
     #[test]

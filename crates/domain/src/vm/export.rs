@@ -13,7 +13,7 @@ use crate::ids::{DiskId, VmId};
 /// Whether a disk can be exported that a VM has, or none.
 pub fn of_disk(disk: DiskId, status: DiskStatus, holder: Option<(VmId, Status)>) -> Result<()> {
     if status != DiskStatus::Ready {
-        return Err(not_ready("disk", disk, status.as_str()));
+        return Err(not_ready(Code::Conflict, ("disk", disk), status.as_str()));
     }
     match holder {
         None | Some((_, Status::Stopped | Status::Failed | Status::Suspended)) => Ok(()),
@@ -27,9 +27,9 @@ pub fn of_disk(disk: DiskId, status: DiskStatus, holder: Option<(VmId, Status)>)
     }
 }
 
-/// What is told of a thing that is not ready to be exported.
-pub fn not_ready(what: &str, id: impl std::fmt::Display, status: &str) -> Error {
-    Error::new(Code::Conflict, format!("The {what} {id} is {status}. Only one that is ready can be exported."))
+/// What is told of a thing that is not ready to be exported, with the code that it has wherever it would be used.
+pub fn not_ready(code: Code, (what, id): (&str, impl std::fmt::Display), status: &str) -> Error {
+    Error::new(code, format!("The {what} {id} is {status}. Only one that is ready can be exported."))
 }
 
 /// A part of a file that a request asks for by `Range` (RFC 9110, section 14).

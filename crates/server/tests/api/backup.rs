@@ -192,6 +192,11 @@ async fn a_platform_without_a_place_says_what_to_type() {
     assert!(answer.body["message"].as_str().is_some_and(|text| text.contains("[backups]")), "{answer:?}");
     let schedule = json!({"name": "nightly", "disk_id": data, "every": "24h", "keep": 7});
     caller.post("/backup_schedules", schedule).await.refused(409, "not_supported");
+    // What the request has wrong comes first.
+    platform.engine.refuse("make_disk", EngineError::Transient("slow".into()));
+    let body = json!({"name": "late", "type": "block", "size_gb": 10, "region_id": "local"});
+    let late = caller.post("/disks", body).await.id();
+    caller.post("/backups", json!({"disk_id": late})).await.refused(400, "invalid_request");
     assert_eq!(caller.get("/backups").await.body["data"], json!([]));
 }
 
@@ -214,6 +219,9 @@ async fn a_disk_is_restored_as_it_was_when_its_own_is_gone() {
         assert_eq!(disk[field], value, "{field}");
     }
     assert_eq!(platform.engine.brought(id_of(&disk)), Some((kept, None)));
+    let log = caller.get(&format!("{}/audit_log?action=backup.restore", caller.org())).await.body;
+    let record = &log["data"][0];
+    assert_eq!((&record["subject"], &record["data"]["disk_id"]), (&backup["id"], &disk["id"]), "{log}");
     caller.until("its sweep", async |_| platform.engine.staged().is_empty()).await;
     // It is a disk like any other, and called as the backup where nothing else is said.
     let again = caller.post(&restore, json!({})).await;

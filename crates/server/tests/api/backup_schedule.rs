@@ -3,10 +3,12 @@
 use berth_domain::Timestamp;
 use berth_host::EngineError;
 use berth_testkit::{Caller, Platform};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::backup::{disk, gone, platform, settled};
+use crate::event::client;
 
 /// Seconds of the shortest span.
 const SPAN: i64 = 900;
@@ -21,6 +23,18 @@ async fn scheduled(caller: &Caller, body: Value) -> String {
 async fn made(caller: &Caller, schedule: &str, status: &str) -> Vec<Value> {
     let list = caller.get(&format!("/backups?schedule_id={schedule}&status={status}")).await.body;
     list["data"].as_array().expect("a list").clone()
+}
+
+/// All that a schedule made, whatever became of it.
+async fn all(caller: &Caller, schedule: &str) -> Vec<Value> {
+    let list = caller.get(&format!("/backups?schedule_id={schedule}")).await.body;
+    list["data"].as_array().expect("a list").clone()
+}
+
+/// Another schedule, of a disk of its own: once it made a backup, the worker has looked at what was due then.
+async fn marker(caller: &Caller) -> String {
+    let data = disk(caller, 10).await;
+    scheduled(caller, json!({"name": "marker", "disk_id": data, "every": "15m", "keep": 9})).await
 }
 
 /// Waits until a schedule has made so many that have a status; their ids, newest first.
@@ -50,6 +64,8 @@ async fn as_many_good_ones_are_kept_as_are_wanted() {
     let platform = platform().await;
     let caller = &platform.admin;
     let data = disk(caller, 10).await;
+    let early = marker(caller).await;
+    platform.advance(120);
     let body = json!({"name": "nightly", "disk_id": data, "every": "15m", "keep": 2});
     let answer = caller.post("/backup_schedules", body).await;
     let (id, path) = (answer.id(), format!("/backup_schedules/{}", answer.id()));
@@ -57,7 +73,9 @@ async fn as_many_good_ones_are_kept_as_are_wanted() {
     assert_eq!(seconds(&answer.body["next_at"]) - seconds(&answer.body["created_at"]), SPAN);
     let by_hand = caller.post("/backups", json!({"disk_id": data})).await.id();
     platform.advance(SPAN - 60);
-    assert_eq!(made(caller, &id, "ready").await, Vec::<Value>::new());
+    has(caller, &early, "ready", 1).await;
+    assert_eq!(all(caller, &id).await, Vec::<Value>::new());
+    assert_eq!(caller.delete(&format!("/backup_schedules/{early}")).await.status, 204);
     platform.advance(61);
     let first = has(caller, &id, "ready", 1).await;
     let backup = caller.get(&format!("/backups/{}", first[0])).await.body;
@@ -86,7 +104,11 @@ async fn as_many_good_ones_are_kept_as_are_wanted() {
     settled(caller, &format!("/backups/{by_hand}"), "ready").await;
     assert_eq!(caller.delete(&path).await.status, 204);
     caller.get(&path).await.refused(404, "backup_schedule_not_found");
+    caller.until("its pruning", async |caller: Caller| all(&caller, &id).await.len() == 2).await;
+    let (late, before) = (marker(caller).await, all(caller, &id).await);
     platform.advance(10 * SPAN);
+    has(caller, &late, "ready", 1).await;
+    assert_eq!(all(caller, &id).await, before);
     assert_eq!(has(caller, &id, "ready", 1).await, left[..1]);
 }
 
@@ -126,6 +148,9 @@ async fn one_is_left_out_while_the_one_before_is_under_way() {
     passed(caller, &path, &last).await;
     let schedule = caller.get(&path).await.body;
     assert!(schedule["message"].as_str().is_some_and(|text| text.contains("under way")), "{schedule}");
+    let record = audited(caller, &id).await;
+    assert_eq!((&record["actor_kind"], &record["data"]["disk_id"]), (&json!("platform"), &json!(data)), "{record}");
+    assert_eq!((&record["data"]["message"], &record["created_at"]), (&schedule["message"], &schedule["updated_at"]));
     platform.engine.let_go();
     has(caller, &id, "ready", 1).await;
     platform.advance(SPAN);
@@ -153,8 +178,10 @@ async fn a_schedule_rests_and_goes_on_from_now() {
     platform.advance(86_400);
     has(caller, &id, "ready", 1).await;
     assert_eq!(caller.patch(&path, json!({"enabled": false})).await.body["next_at"], Value::Null);
+    let late = marker(caller).await;
     platform.advance(3 * 86_400);
-    assert_eq!(has(caller, &id, "ready", 1).await.len(), 1);
+    has(caller, &late, "ready", 1).await;
+    assert_eq!(all(caller, &id).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,6 +214,28 @@ async fn a_vm_is_kept_with_the_disks_that_it_has_then() {
     assert!(schedule["message"].as_str().is_some_and(|text| text.contains("is gone")), "{schedule}");
     assert_eq!(schedule["next_at"], Value::Null);
     assert_eq!(has(caller, &id, "ready", 2).await.len(), 2);
+    let told = updated(caller, &id).await;
+    assert_eq!((&told["enabled"], &told["vm_id"]), (&json!(false), &json!(vm)), "{told}");
+    let record = audited(caller, &id).await;
+    assert_eq!((&record["actor_kind"], &record["data"]["enabled"]), (&json!("platform"), &json!(false)), "{record}");
+    assert_eq!(schedule["updated_at"], record["created_at"]);
+}
+
+/// What the first event of a change of a schedule says of it.
+async fn updated(caller: &Caller, id: &str) -> Value {
+    let mut events = std::pin::pin!(client(caller).events(Some(0)).await.expect("a stream"));
+    loop {
+        let event = events.next().await.expect("more").expect("an event");
+        if (event.kind.as_str(), event.subject.as_str()) == ("backup_schedule.updated", id) {
+            return event.data;
+        }
+    }
+}
+
+/// The newest audit record of a change of a schedule.
+async fn audited(caller: &Caller, id: &str) -> Value {
+    let path = format!("{}/audit_log?action=backup_schedule.update&subject={id}", caller.org());
+    caller.get(&path).await.body["data"][0].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -235,6 +284,15 @@ async fn what_is_no_schedule_is_refused() {
     }
     let unknown = json!({"name": "nightly", "disk_id": Uuid::now_v7(), "every": "24h", "keep": 7});
     caller.post("/backup_schedules", unknown).await.refused(400, "disk_not_found");
+    let vm = caller.running_vm("web").await;
+    let root = caller.get(&format!("/vms/{vm}")).await.body["root_disk"]["id"].clone();
+    for (field, id) in [("disk_id", root), ("root_disk_id", json!(data))] {
+        let answer =
+            caller.post("/backup_schedules", json!({"name": "other", field: id, "every": "24h", "keep": 7})).await;
+        answer.refused(400, "invalid_request");
+        let same = caller.post("/backups", json!({field: id})).await;
+        assert_eq!((&answer.body["code"], &answer.body["details"]), (&same.body["code"], &same.body["details"]));
+    }
     let unknown = json!({"name": "nightly", "vm_id": Uuid::now_v7(), "every": "24h", "keep": 7});
     caller.post("/backup_schedules", unknown).await.refused(404, "vm_not_found");
     let id = scheduled(caller, good.clone()).await;

@@ -7,6 +7,7 @@ use futures::StreamExt;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use crate::backup;
 use crate::event::client;
 
 /// A data disk that is ready.
@@ -363,4 +364,21 @@ async fn a_snapshot_takes_its_place_on_the_host_and_in_the_quota() {
     caller.delete(&format!("/disks/{data}")).await;
     gone(caller, &format!("/disks/{data}")).await;
     caller.delete("").await.refused(409, "conflict");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_being_copied_says_into_which_backup() {
+    let platform = backup::platform().await;
+    let caller = &platform.admin;
+    let data = backup::disk(caller, 10).await;
+    let vm = caller.running_vm("web").await;
+    platform.engine.hold("snapshot_disk");
+    let id = caller.post("/backups", json!({"disk_id": data})).await.id();
+    let refused = caller.post(&format!("/disks/{data}/attach"), json!({"vm_id": vm})).await;
+    refused.refused(409, "disk_in_use");
+    let message = refused.body["message"].as_str().expect("a message");
+    assert!(message.contains(&format!("into the backup {id}.")), "{message}");
+    platform.engine.let_go();
+    backup::settled(caller, &format!("/backups/{id}"), "ready").await;
+    assert_eq!(caller.post(&format!("/disks/{data}/attach"), json!({"vm_id": vm})).await.status, 202);
 }

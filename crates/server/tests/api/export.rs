@@ -129,7 +129,7 @@ async fn what_is_not_there_or_not_ready_or_cannot_be_read_is_told() {
     elsewhere.get(&format!("/disks/{data}/export")).await.refused(404, "volume_not_found");
     platform.engine.hold("snapshot_disk");
     let late = caller.post("/disk_snapshots", json!({"disk_id": data})).await.id();
-    caller.get(&format!("/disk_snapshots/{late}/export")).await.refused(409, "conflict");
+    caller.get(&format!("/disk_snapshots/{late}/export")).await.refused(409, "snapshot_not_ready");
     platform.engine.let_go();
     let export = format!("/disks/{data}/export");
     for (error, status, code) in [

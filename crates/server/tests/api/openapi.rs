@@ -62,6 +62,23 @@ async fn every_operation_says_that_it_may_fail() {
     assert!(document["tags"].as_array().is_some_and(|tags| tags[0]["name"] == "identity"));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_export_names_its_headers() {
+    let platform = Platform::start().await;
+    let document: Value = serde_json::from_str(&text(&platform).await).expect("JSON");
+    let paths = document["paths"].as_object().expect("paths");
+    let exports: Vec<_> = paths.iter().filter(|(path, _)| path.ends_with("/export")).collect();
+    assert_eq!(exports.len(), 4);
+    for (path, item) in exports {
+        for (status, names) in
+            [("200", ["Content-Digest", "ETag", "Repr-Digest"]), ("206", ["Content-Range", "ETag", "Repr-Digest"])]
+        {
+            let told = item["get"]["responses"][status]["headers"].as_object().expect("headers");
+            assert!(names.iter().all(|name| told.contains_key(*name)), "{path} {status} {told:?}");
+        }
+    }
+}
+
 async fn text(platform: &Platform) -> String {
     let answer = reqwest::get(format!("{}/openapi.json", platform.admin.base)).await.expect("an answer");
     answer.text().await.expect("a body")

@@ -124,7 +124,7 @@ async fn told(caller: &Caller, id: &str) {
         }
     }
     let steps = [("created", "pending"), ("status", "ready"), ("status", "deleting"), ("status", "deleted")];
-    assert_eq!(told, steps.map(|(kind, status)| (format!("image.{kind}"), json!(status))));
+    assert_eq!(told, steps.map(|(kind, status)| (format!("project_image.{kind}"), json!(status))));
 }
 
 #[tokio::test(flavor = "multi_thread")]

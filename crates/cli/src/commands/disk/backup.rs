@@ -4,15 +4,15 @@ use anyhow::Result;
 use berth_client::{Backup, NewBackup, Page, ProjectClient, RestoredDisk};
 use clap::{Args, Subcommand};
 
+use super::backup_schedule::{self, ScheduleCommand};
 use super::find::{find_data, find_root};
-use super::schedule::{self, ScheduleCommand};
 use super::target::TargetArgs;
 use crate::context::Context;
 use crate::id::is_id;
 use crate::output::{self, Table};
 use crate::pick::{Noun, candidates};
 use crate::progress::{Progress, Stage, watch};
-use crate::several::{self, Doomed, find_all};
+use crate::several::{self, Doomed, Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::watch::ListArgs;
@@ -96,25 +96,35 @@ pub async fn run(context: &Context, project: &ProjectClient, command: BackupComm
             restore(context, project, (&backup, name.as_deref()), waiting).await
         }
         BackupCommand::Delete { backups, waiting } => delete(context, project, &backups, waiting).await,
-        BackupCommand::Schedule(command) => schedule::run(context, project, command).await,
+        BackupCommand::Schedule(command) => backup_schedule::run(context, project, command).await,
     }
 }
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let request = NewBackup { name: args.name, ..args.of.find(project).await? };
     let made = project.create_backups(&request).await.map_err(|error| retold(error, WORDS))?;
+    let mut outcome = Outcome::of(made.len(), context.look);
     let mut backups = Vec::new();
     for backup in made {
-        backups.push(if args.waiting.wanted(true) {
-            ready(project, backup, args.waiting.longest(LONGEST), context.is_quiet()).await?
+        let (id, name) = (backup.id.clone(), backup.name.clone());
+        let waited = if args.waiting.wanted(true) {
+            ready(project, backup, args.waiting.longest(LONGEST), context.is_quiet()).await
         } else {
-            backup
-        });
+            Ok(backup)
+        };
+        match outcome.of_one(&name, waited) {
+            Some(backup) => backups.push(backup),
+            // The others go on, and all are shown; of one alone its failure says all.
+            None if args.of.is_vm() => backups.extend(project.backup(&id).await.ok()),
+            None => {}
+        }
     }
-    match &backups[..] {
-        [backup] => one(context, backup),
-        backups => output::rows(context.look, &backups, |backups| show(backups)),
+    if args.of.is_vm() {
+        output::rows(context.look, &backups, |backups| show(backups))?;
+    } else if let Some(backup) = backups.first() {
+        one(context, backup)?;
     }
+    outcome.end()
 }
 
 async fn ready(project: &ProjectClient, backup: Backup, seconds: u64, quiet: bool) -> Result<Backup> {

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use berth_client::{Export, Exportable, ProjectClient};
+use berth_client::{Error, Export, Exportable, ProjectClient};
+use berth_domain::hex;
 use clap::Args;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -23,8 +24,10 @@ use crate::progress::Progress;
 
 /// How often a file is asked for again of which nothing more came.
 const TRIES: u32 = 5;
-/// Between two of these.
+/// Between two of these, where the service does not say when to come again.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Longest that a service's word on that is followed.
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// Bytes that are hashed at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -89,7 +92,7 @@ pub async fn save(
     }
     tokio::fs::rename(&part, &file).await.with_context(|| format!("cannot write {}", file.display()))?;
     progress.finish();
-    let saved = Saved { file, bytes: whole.0, sha256: hex(&whole.1) };
+    let saved = Saved { file, bytes: whole.0, sha256: hex::encode(&whole.1) };
     let name = saved.file.display().to_string();
     output::print(context.look, &saved, &name, &saved.sha256, |saved| println!("{}  {name}", saved.sha256))
 }
@@ -110,7 +113,7 @@ async fn receive(
     while has < bytes {
         let mut export = match coming.take() {
             Some(export) => export,
-            None => project.export(what, Some((has, &tag))).await?,
+            None => rest(project, (what, has, &tag), &mut tries).await?,
         };
         if export.sha256 != sha256 || export.from != has {
             bail!("the disk is another one by now than when its export began; run the same command again");
@@ -139,10 +142,40 @@ async fn receive(
     out.sync_all().await.with_context(writing)
 }
 
+/// Asks for a file from a byte on. A service that is away or has no place at the moment is asked again, a few times in a row.
+async fn rest(
+    project: &ProjectClient,
+    (what, from, tag): (Exportable<'_>, u64, &str),
+    tries: &mut u32,
+) -> Result<Export> {
+    loop {
+        let error = match project.export(what, Some((from, tag))).await {
+            Ok(export) => return Ok(export),
+            Err(error) => error,
+        };
+        *tries += 1;
+        match pause(&error) {
+            Some(pause) if *tries < TRIES => tokio::time::sleep(pause).await,
+            _ => return Err(error.into()),
+        }
+    }
+}
+
+/// How long to wait after an error that passes; none after another one.
+fn pause(error: &Error) -> Option<Duration> {
+    match error {
+        Error::Unreachable { .. } => Some(PAUSE),
+        Error::Api { status: 429 | 502..=504, retry_after, .. } => {
+            Some(Duration::from_secs(retry_after.unwrap_or_default()).clamp(PAUSE, LONGEST_PAUSE))
+        }
+        Error::Api { .. } | Error::Protocol(_) | Error::File(_) => None,
+    }
+}
+
 /// Where what came of a file is kept.
 fn part_of(file: &Path, sha256: &[u8]) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
-    name.push(format!(".{}.part", hex(&sha256[..sha256.len().min(6)])));
+    name.push(format!(".{}.part", hex::encode(&sha256[..sha256.len().min(6)])));
     name.into()
 }
 
@@ -162,13 +195,33 @@ async fn hash(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_passes_is_waited_for_as_long_as_the_service_says() {
+        let refused = |status, retry_after| Error::Api {
+            status,
+            code: String::new(),
+            message: String::new(),
+            details: Vec::new(),
+            retry_after,
+            request_id: String::new(),
+        };
+        let away = Error::Unreachable { base: String::new(), cause: String::new(), sent: false };
+        assert_eq!(pause(&away), Some(PAUSE));
+        for (status, retry_after, expected) in [
+            (429, Some(10), Some(10)),
+            (429, Some(1), Some(2)),
+            (429, Some(61), Some(60)),
+            (503, None, Some(2)),
+            (404, Some(10), None),
+            (409, None, None),
+        ] {
+            assert_eq!(pause(&refused(status, retry_after)), expected.map(Duration::from_secs), "{status}");
+        }
+    }
 
     #[test]
     fn a_part_is_named_after_the_whole() {

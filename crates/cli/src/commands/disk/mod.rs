@@ -1,9 +1,9 @@
 //! Data disks and root disk volumes. A disk has a name and an id; commands take both.
 
 mod backup;
+mod backup_schedule;
 pub mod export;
 mod find;
-mod schedule;
 mod snapshot;
 mod target;
 

@@ -22,6 +22,11 @@ pub struct TargetArgs {
 }
 
 impl TargetArgs {
+    /// Whether it is a VM, so that there may be several.
+    pub const fn is_vm(&self) -> bool {
+        self.vm.is_some()
+    }
+
     /// What was typed, as a request names it.
     pub async fn find(&self, project: &ProjectClient) -> Result<NewBackup> {
         let mut found = NewBackup::default();

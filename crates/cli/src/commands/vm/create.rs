@@ -171,8 +171,8 @@ pub fn is_unknown_image<T>(answer: &berth_client::Result<T>) -> bool {
 async fn name_own_image(project: &ProjectClient, request: &mut CreateVm) -> Result<bool> {
     let root = request.root_disk.create_disk_request.as_mut();
     let Some(image) = root.and_then(|root| root.image_id.as_mut()) else { return Ok(false) };
-    let Some(own) = image::own::find_in(project, image).await?.filter(|own| own.id != *image) else { return Ok(false) };
-    *image = own.id;
+    let Some(own) = image::project_image::id_of(project, image).await? else { return Ok(false) };
+    *image = own;
     Ok(true)
 }
 

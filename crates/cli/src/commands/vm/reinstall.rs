@@ -7,7 +7,7 @@ use clap::Args;
 use super::create::is_unknown_image;
 use super::find::find;
 use super::{known_hosts, show};
-use crate::commands::image::own;
+use crate::commands::image::project_image;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::typed::{Words, retold};
@@ -47,9 +47,9 @@ pub async fn reinstall(context: &Context, project: &ProjectClient, args: Reinsta
     }
     let mut asked = project.reinstall_vm(&vm.id, image).await;
     if is_unknown_image(&asked)
-        && let Some(own) = own::find_in(project, image).await?.filter(|own| own.id != *image)
+        && let Some(own) = project_image::id_of(project, image).await?
     {
-        asked = project.reinstall_vm(&vm.id, &own.id).await;
+        asked = project.reinstall_vm(&vm.id, &own).await;
     }
     let mut vm = asked.map_err(|error| retold(error, WORDS))?;
     known_hosts::forget(&vm)?;

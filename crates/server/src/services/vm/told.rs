@@ -1,9 +1,11 @@
 //! What the owners of disks and their snapshots are told when a worker or a request changed one.
 
 use berth_domain::Timestamp;
+use berth_domain::vm::backup::Target;
 use serde_json::{Value, json};
 
 use super::store::backup::BackupRow;
+use super::store::backup_schedule::BackupScheduleRow;
 use super::store::disk::DiskRow;
 use super::store::disk_snapshot::DiskSnapshotRow;
 use super::store::project_image::ProjectImageRow;
@@ -47,9 +49,21 @@ pub fn backup_data(backup: &BackupRow) -> Value {
     })
 }
 
+/// What events and audit records say of a schedule of backups.
+pub fn schedule_data(schedule: &BackupScheduleRow) -> Value {
+    let (field, of) = match schedule.of {
+        Target::Disk { id, .. } => (schedule.of.field(), id.to_string()),
+        Target::Vm(id) => (schedule.of.field(), id.to_string()),
+    };
+    json!({
+        "name": schedule.name, field: of, "every": schedule.every, "keep": schedule.keep, "enabled": schedule.enabled,
+        "message": schedule.message,
+    })
+}
+
 /// Tells that an image of a project has another status.
 pub async fn image(tx: &mut Tx, image: &ProjectImageRow, now: Timestamp) -> Result<(), DbError> {
-    event::emit(tx, image.project, "image.status", &image.id.to_string(), &image_data(image), now).await
+    event::emit(tx, image.project, "project_image.status", &image.id.to_string(), &image_data(image), now).await
 }
 
 /// What events and audit records say of an image of a project.

@@ -39,8 +39,9 @@ pub(super) async fn list_disk_snapshots(
     Ok(Json(List::new(rows.iter().map(DiskSnapshotView::from).collect(), listing.page, total)))
 }
 
-/// Makes a snapshot of a disk, whose VM may run and goes on. The moment that it shows comes after the answer; the guest is
-/// not told of it, so that it is what the guest would find after a loss of power at that moment.
+/// Makes a snapshot of a disk, whose VM may run and goes on. The moment that it shows comes after the answer. A guest that
+/// runs QEMU's guest agent freezes its file systems for that moment; of any other it is what the guest would find after a
+/// loss of power.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disk_snapshots",
     operation_id = "createDiskSnapshot", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), KeyParam),

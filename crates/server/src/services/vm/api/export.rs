@@ -21,7 +21,7 @@ use base64::engine::general_purpose::STANDARD;
 use berth_domain::identity::Action;
 use berth_domain::vm::DiskKind;
 use berth_domain::vm::export::Range;
-use berth_domain::{Code, Error, Result};
+use berth_domain::{Code, Error, Result, hex};
 use berth_host::vm::{Content, Exported, Part};
 use futures::StreamExt;
 use tokio_util::io::ReaderStream;
@@ -75,8 +75,15 @@ impl Wanted {
     operation_id = "exportDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path),
         ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>), (status = 400, body = ErrorBody),
+    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"))),
+        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"),
+                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
+        (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
@@ -99,8 +106,15 @@ pub(super) async fn export_disk(
     operation_id = "exportRootDiskVolume", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("root_disk_id" = uuid::Uuid, Path),
         ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>), (status = 400, body = ErrorBody),
+    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"))),
+        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"),
+                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
+        (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
@@ -123,8 +137,15 @@ pub(super) async fn export_root_disk_volume(
     operation_id = "exportDiskSnapshot", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_snapshot_id" = uuid::Uuid, Path),
         ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>), (status = 400, body = ErrorBody),
+    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"))),
+        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"),
+                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
+        (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
@@ -146,8 +167,15 @@ pub(super) async fn export_disk_snapshot(
     operation_id = "exportProjectImage", tag = "images",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("project_image_id" = uuid::Uuid, Path),
         ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>), (status = 400, body = ErrorBody),
+    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"))),
+        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
+            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
+                ("ETag" = String, description = "names the file in If-Range"),
+                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
+        (status = 400, body = ErrorBody),
         (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
         (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
@@ -208,7 +236,8 @@ fn pass_on(content: Box<dyn Content>, place: Place, scope: Scope, watch: Watch) 
 /// What is told of a file, and of the part of it that follows.
 fn head(about: &Exported, name: &str, part: Option<Part>) -> Result<HeaderMap> {
     let value = |text: String| HeaderValue::try_from(text).map_err(Error::internal);
-    let digest = value(format!("sha-256=:{}:", STANDARD.encode(bytes_of(&about.sha256))))?;
+    let sha256: [u8; 32] = hex::decode(&about.sha256).ok_or_else(|| Error::internal("a host tells no SHA-256"))?;
+    let digest = value(format!("sha-256=:{}:", STANDARD.encode(sha256)))?;
     let mut head = HeaderMap::from_iter([
         (header::CONTENT_TYPE, QCOW2),
         (header::CONTENT_LENGTH, HeaderValue::from(part.map_or(about.bytes, |part| part.bytes))),
@@ -241,15 +270,9 @@ fn tag_of(about: &Exported) -> String {
     format!("\"{}\"", about.sha256)
 }
 
-/// A name as a file's: what is neither a letter, a digit nor a hyphen of ASCII becomes a hyphen.
+/// A name as a file's: of ASCII's letters and digits, `-`, `_` and `.`; what is none of these becomes a hyphen.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '-' }).collect()
-}
-
-/// The bytes that hexadecimal digits stand for.
-fn bytes_of(hex: &str) -> Vec<u8> {
-    let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)?.try_into().ok()).collect();
-    digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| (byte << 4) | digit)).collect()
 }
 
 #[cfg(test)]

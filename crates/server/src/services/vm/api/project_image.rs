@@ -36,9 +36,9 @@ pub(super) async fn list_project_images(
     Ok(Json(List::new(rows.iter().map(ProjectImageView::from).collect(), listing.page, total)))
 }
 
-/// Makes an image of a root disk volume, whose VM may run and goes on. The moment that it shows comes after the answer; the
-/// guest is not told of it, so that it is what the guest would find after a loss of power at that moment. The project alone
-/// sees and uses it.
+/// Makes an image of a root disk volume, whose VM may run and goes on. The moment that it shows comes after the answer. A
+/// guest that runs QEMU's guest agent freezes its file systems for that moment; of any other it is what the guest would find
+/// after a loss of power. The project alone sees and uses it.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/images",
     operation_id = "createProjectImage", tag = "images",
     params(("org_id" = String, Path), ("project_id" = String, Path), KeyParam),

@@ -54,10 +54,10 @@ pub async fn create(
         return Ok(replayed);
     }
     let disks = disks(&mut tx, scope.into(), request.of).await?;
-    depot(vms)?;
     for disk in &disks {
         on_create(disk.status, request.of.field(), disk.id)?;
     }
+    depot(vms)?;
     quota::admit(&mut tx, scope, held(&disks), now).await?;
     let mut views = Vec::new();
     for disk in &disks {
@@ -81,7 +81,7 @@ pub(in crate::services::vm) fn held(disks: &[DiskRow]) -> Held {
 }
 
 /// The disks that a request names.
-async fn disks(tx: &mut Tx, tenant: Tenant, of: Target) -> Result<Vec<DiskRow>> {
+pub(super) async fn disks(tx: &mut Tx, tenant: Tenant, of: Target) -> Result<Vec<DiskRow>> {
     let Target::Disk { id, kind } = of else {
         let disks = disks_of(tx, tenant, of).await?;
         return if disks.is_empty() { Err(vm_not_found()) } else { Ok(disks) };
@@ -232,11 +232,12 @@ fn restored(scope: &Scope, backup: &BackupRow, name: &str, now: Timestamp) -> Di
 }
 
 async fn created(tx: &mut Tx, scope: &Scope, (disk, backup): (&DiskRow, BackupId)) -> Result<()> {
-    let (subject, mut data) = (disk.id.to_string(), told::data(disk));
-    data["backup_id"] = backup.to_string().into();
-    let audit = scope.audit("backup.restore", &subject);
+    let (disk_id, backup_id, mut data) = (disk.id.to_string(), backup.to_string(), told::data(disk));
+    data["disk_id"] = disk_id.as_str().into();
+    data["backup_id"] = backup_id.as_str().into();
+    let audit = scope.audit("backup.restore", &backup_id);
     Audit { data: data.clone(), ..audit }.write(tx, disk.created_at).await?;
-    Ok(event::emit(tx, disk.project, "disk.created", &subject, &data, disk.created_at).await?)
+    Ok(event::emit(tx, disk.project, "disk.created", &disk_id, &data, disk.created_at).await?)
 }
 
 /// Writes audit record and event of a backup, and wakes the worker; without a caller it is the platform's own.

@@ -1,22 +1,22 @@
 //! Verbs on schedules of backups.
 
 use berth_domain::ids::BackupScheduleId;
-use berth_domain::vm::backup::Target;
+use berth_domain::vm::DiskStatus;
+use berth_domain::vm::backup::{Target, on_create};
 use berth_domain::vm::backup_schedule::{CreateSchedule, Every, MOST, UpdateSchedule};
 use berth_domain::{Code, Error, Result, Timestamp};
-use serde_json::json;
 use uuid::Uuid;
 
-use super::backup::{depot, disks_of};
-use super::vm_not_found;
-use crate::db::audit::Audit;
+use super::backup::{depot, disks};
+use crate::db::audit::{Actor, Audit};
 use crate::db::{Tx, event};
-use crate::http::auth::Scope;
+use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota::require_project;
 use crate::services::vm::store::backup_schedule::BackupScheduleRow;
+use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::wire::backup_schedule::BackupScheduleView;
-use crate::services::vm::{Vms, store};
+use crate::services::vm::{Vms, store, told};
 
 /// The 404 of a schedule.
 pub fn not_found() -> Error {
@@ -63,25 +63,18 @@ pub async fn create(
         deleted_at: None,
     };
     store::backup_schedule::insert(&mut tx, &row).await?;
-    record(&mut tx, scope, &row, "create", now).await?;
+    record(&mut tx, Some(&scope.caller), &row, "create").await?;
     let view = BackupScheduleView::from(&row);
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     Ok(outcome)
 }
 
-/// Refuses what is not there.
+/// Refuses what is not there, or is about to go; a disk that is not ready yet will be when it is time.
 async fn require_target(tx: &mut Tx, scope: &Scope, of: Target) -> Result<()> {
-    if !disks_of(tx, scope.into(), of).await?.is_empty() {
-        return Ok(());
-    }
-    match of {
-        Target::Vm(_) => Err(vm_not_found()),
-        Target::Disk { id, kind } => Err(Error {
-            code: Code::DiskNotFound,
-            ..Error::field(of.field(), format!("there is no {kind} disk {id} in this project"))
-        }),
-    }
+    let disks = disks(tx, scope.into(), of).await?;
+    let going = |disk: &&DiskRow| matches!(of, Target::Disk { .. }) && disk.status == DiskStatus::Deleting;
+    disks.iter().find(going).map_or(Ok(()), |disk| on_create(disk.status, of.field(), disk.id))
 }
 
 /// The time after now.
@@ -114,7 +107,7 @@ pub async fn update(
     // Fewer may be kept from now on.
     (row.work_at, row.updated_at) = (Some(now), now);
     store::backup_schedule::update(&mut tx, &before, &row).await?;
-    record(&mut tx, scope, &row, "update", now).await?;
+    record(&mut tx, Some(&scope.caller), &row, "update").await?;
     tx.commit().await?;
     Ok(row)
 }
@@ -133,21 +126,33 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: BackupScheduleId) -> Result<()
         ..before.clone()
     };
     store::backup_schedule::update(&mut tx, &before, &row).await?;
-    record(&mut tx, scope, &row, "delete", now).await?;
+    record(&mut tx, Some(&scope.caller), &row, "delete").await?;
     Ok(tx.commit().await?)
 }
 
-async fn record(tx: &mut Tx, scope: &Scope, schedule: &BackupScheduleRow, action: &str, now: Timestamp) -> Result<()> {
-    let subject = schedule.id.to_string();
-    let data = json!({
-        "name": schedule.name, "every": schedule.every, "keep": schedule.keep, "enabled": schedule.enabled,
-    });
-    let audited = format!("backup_schedule.{action}");
-    Audit { data: data.clone(), ..scope.audit(&audited, &subject) }.write(tx, now).await?;
+/// Writes audit record and event of a schedule; without a caller it is the platform's own.
+pub(in crate::services::vm) async fn record(
+    tx: &mut Tx,
+    by: Option<&Caller>,
+    schedule: &BackupScheduleRow,
+    action: &str,
+) -> Result<()> {
+    let (subject, data) = (schedule.id.to_string(), told::schedule_data(schedule));
+    let audit = Audit {
+        org: Some(schedule.org),
+        project: Some(schedule.project),
+        actor: by.map_or(Actor::Platform, Caller::actor),
+        request_id: by.map_or("", |caller| &caller.request_id),
+        from: by.and_then(|caller| caller.from),
+        action: &format!("backup_schedule.{action}"),
+        subject: &subject,
+        data: data.clone(),
+    };
+    audit.write(tx, schedule.updated_at).await?;
     let kind = match action {
         "create" => "backup_schedule.created",
         "delete" => "backup_schedule.deleted",
         _ => "backup_schedule.updated",
     };
-    Ok(event::emit(tx, scope.project, kind, &subject, &data, now).await?)
+    Ok(event::emit(tx, schedule.project, kind, &subject, &data, schedule.updated_at).await?)
 }

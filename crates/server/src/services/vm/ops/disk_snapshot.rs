@@ -96,9 +96,14 @@ pub(super) fn new(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow
 
 /// Refuses a disk that is at rest and being copied: who copies it and who has it next would not take turns.
 pub(super) async fn not_copied(tx: &mut Tx, disk: &DiskRow) -> Result<()> {
-    match store::disk_snapshot::open_of_disk(tx, disk.id).await?.first() {
+    match store::disk_snapshot::open_of_disk(&mut *tx, disk.id).await?.first() {
         Some(copy) => {
-            let into = copy.image.map_or_else(|| format!("snapshot {}", copy.id), |image| format!("image {image}"));
+            let backup = if copy.hidden { store::backup::of_copy(&mut *tx, copy.id).await? } else { None };
+            let into = match (copy.image, backup) {
+                (Some(image), _) => format!("image {image}"),
+                (None, Some(backup)) => format!("backup {}", backup.id),
+                (None, None) => format!("snapshot {}", copy.id),
+            };
             let message = format!("The disk {} is being copied into the {into}. Wait until that is ready.", disk.id);
             Err(Error::new(Code::DiskInUse, message))
         }

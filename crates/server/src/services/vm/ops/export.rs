@@ -42,7 +42,7 @@ pub async fn snapshot(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<Su
     let found = store::disk_snapshot::find(vms.db(), scope.into(), id).await?;
     let snapshot = found.ok_or_else(disk_snapshot::not_found)?;
     if snapshot.status != DiskSnapshotStatus::Ready {
-        return Err(not_ready("snapshot", id, snapshot.status.as_str()));
+        return Err(not_ready(Code::SnapshotNotReady, ("snapshot", id), snapshot.status.as_str()));
     }
     let what = ("disk_snapshot.export", id.to_string());
     Ok(Subject { of: ExportSource::Snapshot(id), name: snapshot.name, what })
@@ -53,7 +53,7 @@ pub async fn image(vms: &Vms, scope: &Scope, id: ImageId) -> Result<Subject> {
     let found = store::project_image::find(vms.db(), scope.into(), id).await?;
     let image = found.ok_or_else(project_image::not_found)?;
     if image.status != ProjectImageStatus::Ready {
-        return Err(not_ready("image", id, image.status.as_str()));
+        return Err(not_ready(Code::Conflict, ("image", id), image.status.as_str()));
     }
     let what = ("project_image.export", id.to_string());
     Ok(Subject { of: ExportSource::Image(id), name: image.name, what })

@@ -141,7 +141,7 @@ async fn record(tx: &mut Tx, scope: &Scope, image: &ProjectImageRow, action: &st
     let (subject, data) = (image.id.to_string(), told::image_data(image));
     let audited = format!("project_image.{action}");
     Audit { data: data.clone(), ..scope.audit(&audited, &subject) }.write(tx, image.updated_at).await?;
-    let kind = if action == "create" { "image.created" } else { "image.status" };
+    let kind = if action == "create" { "project_image.created" } else { "project_image.status" };
     event::emit(tx, scope.project, kind, &subject, &data, image.updated_at).await?;
     tx.signal(Signal::Work(store::project_image::TABLE));
     Ok(())

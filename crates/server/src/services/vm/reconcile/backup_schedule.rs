@@ -10,6 +10,7 @@ use super::StepError;
 use crate::db::Tx;
 use crate::services::quota;
 use crate::services::vm::ops::backup::{disks_of, doomed, held, make, record};
+use crate::services::vm::ops::backup_schedule;
 use crate::services::vm::store::Tenant;
 use crate::services::vm::store::backup_schedule::BackupScheduleRow;
 use crate::services::vm::{Vms, store};
@@ -102,7 +103,8 @@ impl BackupScheduleLife {
         Ok(tx.commit().await?)
     }
 
-    /// Has a backup made of each disk, and sets the next time, which lies ahead: what was missed is made up for once.
+    /// Has a backup made of each disk, and sets the next time, which lies ahead: what was missed is made up for once. That one
+    /// is left out, or none follows, is told.
     async fn run(&self, id: BackupScheduleId) -> Result<(), StepError> {
         let now = self.vms.clock().now();
         let mut tx = self.vms.db().begin().await?;
@@ -118,9 +120,13 @@ impl BackupScheduleLife {
             next_at,
             message: message.text,
             work_at: next_at,
+            updated_at: now,
             ..before.clone()
         };
         store::backup_schedule::update(&mut tx, &before, &row).await?;
+        if row.message.is_some() || row.message != before.message {
+            backup_schedule::record(&mut tx, None, &row, "update").await?;
+        }
         Ok(tx.commit().await?)
     }
 

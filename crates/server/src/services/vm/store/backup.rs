@@ -167,6 +167,11 @@ pub async fn load(on: impl On, id: BackupId) -> Result<Option<BackupRow>, DbErro
     sql("SELECT * FROM backups WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
+/// The backup that is made from a hidden snapshot.
+pub async fn of_copy(on: impl On, snapshot: DiskSnapshotId) -> Result<Option<BackupRow>, DbError> {
+    sql("SELECT * FROM backups WHERE snapshot_id = $1 AND deleted_at IS NULL").bind(snapshot).fetch_optional(on).await
+}
+
 /// By what a list of backups can be narrowed and ordered.
 pub const LISTED: Listed = Listed {
     id: "backups.id",

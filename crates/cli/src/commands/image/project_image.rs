@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use berth_client::{Client, Exportable, Image, List, NewProjectImage, Page, ProjectClient, ProjectImage};
+use berth_client::{Exportable, NewProjectImage, Page, ProjectClient, ProjectImage};
 use clap::Args;
 
 use crate::commands::disk::export::save;
@@ -65,14 +65,8 @@ async fn ready(project: &ProjectClient, image: ProjectImage, seconds: u64, quiet
 }
 
 /// Saves one as a file.
-pub async fn export(context: &Context, text: &str, file: Option<PathBuf>) -> Result<()> {
-    let project = context.project()?;
-    let none = || {
-        let text = format!("This project made no image called '{text}'. List them: berth image list");
-        Failure::not_found(text)
-    };
-    let found = find(context, text).await?.ok_or_else(none)?;
-    save(context, &project, (Exportable::Image(&found.id), &found.name), file).await
+pub async fn export(context: &Context, image: &ProjectImage, file: Option<PathBuf>) -> Result<()> {
+    save(context, &context.project()?, (Exportable::Image(&image.id), &image.name), file).await
 }
 
 /// The project's own image with a name or an id; none where it is none of the project's, or there is no project.
@@ -84,7 +78,7 @@ pub async fn find(context: &Context, text: &str) -> Result<Option<ProjectImage>>
 }
 
 /// A project's own image with a name or an id; none where it is none of the project's.
-pub async fn find_in(project: &ProjectClient, text: &str) -> Result<Option<ProjectImage>> {
+async fn find_in(project: &ProjectClient, text: &str) -> Result<Option<ProjectImage>> {
     let found = Page::all(async |page| project.images_named(text, page).await).await?;
     let mut found = candidates(text, found, async |page| project.images(page).await).await?;
     if found.iter().all(|image| image.name != text) {
@@ -96,32 +90,10 @@ pub async fn find_in(project: &ProjectClient, text: &str) -> Result<Option<Proje
     IMAGE.of(found, text, |image| &image.id, |image| image.name == text || image.id == text).map(Some)
 }
 
-/// A page of the images that a project can use: the first has its own before the platform's.
-pub async fn listed(client: &Client, project: Option<&ProjectClient>, page: Page) -> berth_client::Result<List<Image>> {
-    let mut listed = client.images(page).await?;
-    let Some(project) = project else { return Ok(listed) };
-    let own = Page::all(async |page| project.images(page).await).await?;
-    listed.pagination.total_items += i64::try_from(own.len()).unwrap_or_default();
-    if page.page == 1 {
-        let others = std::mem::take(&mut listed.data);
-        listed.data = own.into_iter().map(as_image).chain(others).collect();
-    }
-    Ok(listed)
-}
-
-/// The same as one of the platform's has it.
-fn as_image(own: ProjectImage) -> Image {
-    Image {
-        id: own.id,
-        name: own.name,
-        version: own.version.unwrap_or_default(),
-        login_user: own.login_user,
-        virtual_size_gb: own.virtual_size_gb.unwrap_or(own.size_gb),
-        min_memory_mb: own.min_memory_mb.unwrap_or_default(),
-        status: own.status,
-        message: own.message,
-        created_at: own.created_at,
-    }
+/// The id of one of a project's own images in the place of its name, after the platform had no image of that id; none where
+/// the project has none either.
+pub async fn id_of(project: &ProjectClient, text: &str) -> Result<Option<String>> {
+    Ok(find_in(project, text).await?.map(|own| own.id).filter(|id| id != text))
 }
 
 /// Shows one.
