@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tokio::sync::Mutex;
 
+use crate::claim;
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::link::{Device, Links};
@@ -58,6 +59,8 @@ impl Bridge {
         let folder = Folder::open(folder).await?;
         let links = Links::open()?;
         let before = folder.read()?;
+        let has_noted = before.as_ref().is_some_and(|before| before.settings.name == settings.name);
+        claim::of(&links.all().await?, &settings, &claim::mark(&folder))?.allow(&settings, has_noted)?;
         if let Some(before) = before.as_ref().filter(|before| before.settings.name != settings.name) {
             take_down(&links, &folder, &before.settings).await?;
         }
@@ -191,13 +194,8 @@ impl Bridge {
         let name = &self.settings.name;
         self.step("bridge");
         self.links.make_bridge(name, GATEWAY_MAC).await.map_err(privileged)?;
+        self.claim().await?;
         let bridge = self.device(name).await?;
-        if bridge.kind != "bridge" {
-            return Err(Error::Missing(format!(
-                "{name} is a {} of this host; give the bridge another name",
-                bridge.kind
-            )));
-        }
         self.step("settings");
         for (family, setting, value) in [
             ("ipv6", "accept_ra", "0"),
@@ -231,6 +229,22 @@ impl Bridge {
             self.links.add_address(bridge.index, address, prefix).await?;
         }
         Ok(bridge)
+    }
+
+    /// Has the bridge say that it is this folder's; refuses one that is another's.
+    async fn claim(&self) -> Result<()> {
+        let mark = claim::mark(&self.folder);
+        let devices = self.links.all().await?;
+        let claim = claim::of(&devices, &self.settings, &mark)?;
+        let is_marked = claim == claim::Claim::Own;
+        claim.allow(&self.settings, true)?;
+        match devices.get(&self.settings.name).filter(|_| !is_marked) {
+            Some(device) => {
+                self.step("mark");
+                self.links.mark(device.index, &mark).await
+            }
+            None => Ok(()),
+        }
     }
 
     /// Makes a machine's tap a port of the bridge, behind which its addresses are.
@@ -337,7 +351,13 @@ pub async fn close(folder: &Path) -> Result<()> {
 }
 
 async fn take_down(links: &Links, folder: &Folder, settings: &Settings) -> Result<()> {
-    for (name, device) in links.all().await? {
+    let devices = links.all().await?;
+    let claim = claim::of(&devices, settings, &claim::mark(folder));
+    if claim.and_then(|claim| claim.allow(settings, true)).is_err() {
+        // Another service has had the name since; all of it is that one's.
+        return Ok(());
+    }
+    for (name, device) in devices {
         if settings.slot(&name).is_some() || name == settings.name && device.kind == "bridge" {
             links.remove(device.index).await?;
         }

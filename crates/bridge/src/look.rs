@@ -63,7 +63,7 @@ async fn look(links: &Links, settings: &Settings) -> Result<Present> {
     }
     let plain = |(name, device): (String, Device)| {
         let mac = device.mac.filter(|_| name == settings.name);
-        (name, Device { index: 0, controller: None, mac, ..device })
+        (name, Device { index: 0, alias: None, controller: None, mac, ..device })
     };
     present.devices = all.into_iter().map(plain).collect();
     Ok(present)

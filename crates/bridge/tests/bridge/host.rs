@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use berth_bridge::{Bridge, Error, Present, Settings, close, lacks, present};
+use berth_bridge::{Bridge, Error, Present, Settings, Wanted, close, lacks, present};
 use serde_json::json;
 
 use crate::place::{ip, nft, set};
@@ -69,6 +69,43 @@ fn what_is_another_ones_is_refused() {
     let taken = world.block(world.bridge().set(id(3), &same));
     assert!(matches!(&taken, Err(Error::Invalid(message)) if message.contains("another machine has")), "{taken:?}");
     assert!(!world.block(world.bridge().wanted()).contains_key(&id(3)), "nothing was changed");
+}
+
+#[test]
+fn a_bridge_of_another_service_is_refused_and_stays_as_it_is() {
+    let Some(mut world) = World::new() else { return };
+    world.set(&world.machine(7, json!([]), &[("tcp/9.9.9.1:2222", 22)]));
+    let so = world.block(world.bridge().look()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let open = |settings: &Settings, folder: &std::path::Path| {
+        world.runtime.block_on(Bridge::open(settings.clone(), folder)).map(drop)
+    };
+    let said = open(&world.settings, folder.path()).expect_err("a refusal").to_string();
+    let own = world.folder().canonicalize().unwrap();
+    assert!(said.contains("set network.bridge and network.subnet"), "{said}");
+    assert!(said.contains(&format!("the service of {} made", own.display())), "{said}");
+    assert_eq!(world.block(world.bridge().look()).unwrap(), so, "refused");
+    // One that had the same name before neither goes on with it nor takes it down.
+    let noted = Wanted { settings: world.settings.clone(), ..Wanted::default() };
+    std::fs::write(folder.path().join("bridge.json"), serde_json::to_vec(&noted).unwrap()).unwrap();
+    open(&world.settings, folder.path()).expect_err("a refusal");
+    world.block(close(folder.path())).unwrap();
+    let subnet = "10.128.0.0/16".parse().unwrap();
+    let own = Settings { name: "other0".into(), subnet, subnet6: None, ..Settings::default() };
+    open(&own, folder.path()).unwrap();
+    assert_eq!(world.block(world.bridge().look()).unwrap(), so, "another name");
+    // The first one goes on with it.
+    world.open();
+    assert_eq!(world.block(world.bridge().look()).unwrap(), so);
+    // One that no service made is nobody's to change.
+    ip("link add lan0 type bridge");
+    ip("address add 10.5.0.1/24 dev lan0");
+    let folder = tempfile::tempdir().unwrap();
+    let lan = Settings { name: "lan0".into(), subnet: "10.129.0.0/16".parse().unwrap(), ..own };
+    let said = world.runtime.block_on(Bridge::open(lan, folder.path())).err().expect("a refusal").to_string();
+    assert!(said.contains("somebody else made"), "{said}");
+    let shown = Command::new("ip").args(["-4", "address", "show", "dev", "lan0"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("10.5.0.1/24"));
 }
 
 #[test]
