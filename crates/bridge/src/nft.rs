@@ -44,6 +44,14 @@ pub(crate) async fn table(family: &str, name: &str) -> Result<Vec<Value>> {
     if tables.iter().any(has) { list(&["table", family, name]).await } else { Ok(Vec::new()) }
 }
 
+/// Whether a chain of a table that is there has rules; one that is gone has none.
+pub(crate) async fn has_rules(family: &str, table: &str, chain: &str) -> Result<bool> {
+    match list(&["chain", family, table, chain]).await {
+        Err(Error::Rules(_)) => Ok(false),
+        listed => Ok(listed?.iter().any(|object| object.get("rule").is_some())),
+    }
+}
+
 /// What it lists.
 pub(crate) async fn list(what: &[&str]) -> Result<Vec<Value>> {
     let arguments = [&["-j", "list"], what].concat();

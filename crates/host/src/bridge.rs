@@ -213,7 +213,7 @@ impl Bridges {
         } else {
             tracing::warn!(
                 bridge = name,
-                "the bridge or its rules are gone, as after `nft flush ruleset`; making them again"
+                "the bridge, its rules or its forwarding are gone, as after `nft flush ruleset` or `sysctl`; making them again"
             );
             let _turn = self.changing.lock().await;
             bridge.reconcile(&bridge.wanted().await).await?;
