@@ -64,8 +64,14 @@ impl Bridge {
         if let Some(before) = before.as_ref().filter(|before| before.settings.name != settings.name) {
             take_down(&links, &folder, &before.settings).await?;
         }
+        // Who gave the host an address since takes no machine its network away.
+        let is_as_noted = before.as_ref().is_some_and(|before| before.settings.has_addresses_of(&settings));
+        match overlap(&settings)? {
+            Some(overlap) if is_as_noted => tracing::warn!("{overlap} once no VM is on it"),
+            Some(overlap) => return Err(Error::Invalid(overlap)),
+            None => {}
+        }
         let machines = before.map(|before| before.machines).unwrap_or_default();
-        refuse_overlaps(&settings)?;
         let mtu = match settings.mtu {
             Some(mtu) => mtu,
             None => mtu_of_uplink(&links, settings.subnet6.is_some()).await?,
@@ -377,8 +383,8 @@ fn difference(
     gone.chain(stay).collect()
 }
 
-/// The subnet must be nobody else's: what goes there would go to machines.
-fn refuse_overlaps(settings: &Settings) -> Result<()> {
+/// The subnet must be nobody else's: what goes there would go to machines. Says whose it is.
+fn overlap(settings: &Settings) -> Result<Option<String>> {
     for address in host::addresses()?.into_iter().filter(|address| address.device != settings.name) {
         let is_inside = match address.ip {
             IpAddr::V4(ip) => {
@@ -389,12 +395,12 @@ fn refuse_overlaps(settings: &Settings) -> Result<()> {
         };
         if is_inside {
             let (device, ip, prefix) = (address.device, address.ip, address.prefix);
-            return Err(Error::Invalid(format!(
+            return Ok(Some(format!(
                 "{device} of this host has {ip}/{prefix}, of the same addresses as the bridge; give the bridge another subnet"
             )));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 async fn mtu_of_uplink(links: &Links, has6: bool) -> Result<u16> {

@@ -109,6 +109,24 @@ fn a_bridge_of_another_service_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
+fn an_address_that_the_host_was_given_since_takes_no_machine_its_network_away() {
+    let Some(mut world) = World::new() else { return };
+    let machine = world.machine(7, json!([]), &[]);
+    world.set(&machine);
+    ip("address add 10.127.9.9/24 dev up0");
+    world.open();
+    assert_eq!(world.block(world.bridge().wanted()).get(&id(7)), Some(&machine));
+    // Addresses that it did not have before are refused as ever.
+    world.bridge = None;
+    for subnet in ["10.127.9.0/24", "10.126.0.0/15"] {
+        let other = Settings { subnet: subnet.parse().unwrap(), ..world.settings.clone() };
+        let said = world.runtime.block_on(Bridge::open(other, &world.folder())).err().expect("a refusal").to_string();
+        assert!(said.contains("give the bridge another subnet"), "{said}");
+    }
+    world.open();
+}
+
+#[test]
 fn the_doctor_says_what_to_type() {
     let Some(world) = World::new() else { return };
     let lacks = || world.block(lacks(&world.settings)).unwrap();
