@@ -21,6 +21,9 @@ const ON_LINK: u8 = 64;
 /// What packets are where nothing says how large they may be.
 const ETHERNET: u16 = 1500;
 
+/// What is said where the bridge is to have IPv6 and the kernel has none.
+pub(crate) const NO_IPV6: &str = "this host has no IPv6, as with ipv6.disable=1; set network.subnet6 = \"none\"";
+
 /// Told before each step; a test ends the process there.
 pub type Watch = Box<dyn Fn(&'static str) + Send + Sync>;
 
@@ -56,6 +59,9 @@ impl Bridge {
     #[doc(hidden)]
     pub async fn open_watched(settings: Settings, folder: &Path, watch: Watch) -> Result<Self> {
         settings.check()?;
+        if settings.subnet6.is_some() && !host::has_ipv6() {
+            return Err(Error::Missing(NO_IPV6.into()));
+        }
         let folder = Folder::open(folder).await?;
         let links = Links::open()?;
         let before = folder.read()?;

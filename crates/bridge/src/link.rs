@@ -124,7 +124,8 @@ impl Links {
     pub(crate) async fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let mut request = self.handle.address().add(index, address, prefix).replace();
         request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        let failed = Error::device(format!("the bridge cannot have the address {address}"));
+        let hint = if address.is_ipv6() { "; without IPv6, set network.subnet6 = \"none\"" } else { "" };
+        let failed = Error::device(format!("the bridge cannot have the address {address}{hint}"));
         request.execute().await.map_err(failed)
     }
 

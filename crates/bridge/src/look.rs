@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, NO_IPV6};
 use crate::error::Result;
 use crate::link::{Device, Links};
 use crate::mac::Mac;
@@ -108,6 +108,9 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 /// The kernel cannot be asked, or `nft` is not there: [`Error::Missing`](crate::Error::Missing) says what to type.
 pub async fn lacks(settings: &Settings) -> Result<Vec<String>> {
     let mut lacks = Vec::new();
+    if settings.subnet6.is_some() && !host::has_ipv6() {
+        lacks.push(NO_IPV6.into());
+    }
     let [uplink, uplink6] = host::uplinks();
     if let Some(device) = uplink.filter(|device| host::setting("ipv4", device, "forwarding").is_ok_and(|is| is == "0"))
     {

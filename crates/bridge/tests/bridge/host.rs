@@ -151,6 +151,32 @@ fn the_doctor_says_what_to_type() {
 }
 
 #[test]
+fn a_host_without_ipv6_is_told_how_to_do_without() {
+    let Some(mut world) = World::new() else { return };
+    world.bridge = None;
+    world.block(close(&world.folder())).unwrap();
+    // One whose devices have none by default gives the bridge its own.
+    set("ipv6/conf/all/disable_ipv6", "1");
+    set("ipv6/conf/default/disable_ipv6", "1");
+    world.open();
+    world.bridge = None;
+    world.block(close(&world.folder())).unwrap();
+    // A kernel without it has no such settings.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    for arguments in [["--make-rprivate", "/"].as_slice(), &["-t", "tmpfs", "none", "/proc/sys/net/ipv6"]] {
+        assert!(Command::new("mount").args(arguments).status().unwrap().success(), "{arguments:?}");
+    }
+    let opened = world.runtime.block_on(Bridge::open(world.settings.clone(), &world.folder()));
+    let said = opened.err().expect("a refusal").to_string();
+    assert!(said.contains("set network.subnet6 = \"none\""), "{said}");
+    let said = world.block(lacks(&world.settings)).unwrap();
+    assert!(said.iter().any(|lack| lack.contains("set network.subnet6 = \"none\"")), "{said:?}");
+    world.settings.subnet6 = None;
+    world.open();
+    assert!(!world.block(lacks(&world.settings)).unwrap().iter().any(|lack| lack.contains("IPv6")));
+}
+
+#[test]
 fn packets_are_as_large_as_the_way_out_takes_them() {
     let Some(mut world) = World::new() else { return };
     ip("link set up0 mtu 1400");
