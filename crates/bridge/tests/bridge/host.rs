@@ -134,15 +134,24 @@ fn the_doctor_says_what_to_type() {
     set("ipv4/conf/up0/forwarding", "0");
     set("ipv6/conf/all/forwarding", "0");
     nft("table ip own { chain c { type filter hook forward priority 0; policy drop; }; }");
+    nft("table inet closed { chain c { type filter hook input priority 0; policy drop; }; }");
     let said = lacks();
-    assert_eq!(said.len(), 3, "{said:?}");
+    assert_eq!(said.len(), 4, "{said:?}");
     for word in [
+        "sudo nft insert rule inet closed c iifname berth0 accept",
         "net/ipv4/conf/up0/forwarding=1",
         "net/ipv6/conf/all/forwarding=1",
         "sudo nft insert rule ip own c iifname berth0 accept",
     ] {
         assert!(said.iter().any(|lack| lack.contains(word)), "{word}: {said:?}");
     }
+    // Once it was typed it is not said again, wherever in those tables it stands.
+    set("ipv4/conf/up0/forwarding", "1");
+    set("ipv6/conf/all/forwarding", "1");
+    nft("insert rule ip own c iifname berth0 accept");
+    nft("table inet closed { chain users { iifname berth0 accept; }; chain c { jump users; }; }");
+    assert_eq!(lacks(), Vec::<String>::new());
+    set("ipv4/conf/up0/forwarding", "0");
     assert_eq!(
         std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").unwrap().trim(),
         "0",
