@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tokio::sync::Mutex;
 
+use crate::claim;
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::link::{Device, Links};
@@ -19,6 +20,9 @@ pub(crate) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ON_LINK: u8 = 64;
 /// What packets are where nothing says how large they may be.
 const ETHERNET: u16 = 1500;
+
+/// What is said where the bridge is to have IPv6 and the kernel has none.
+pub(crate) const NO_IPV6: &str = "this host has no IPv6, as with ipv6.disable=1; set network.subnet6 = \"none\"";
 
 /// Told before each step; a test ends the process there.
 pub type Watch = Box<dyn Fn(&'static str) + Send + Sync>;
@@ -55,14 +59,25 @@ impl Bridge {
     #[doc(hidden)]
     pub async fn open_watched(settings: Settings, folder: &Path, watch: Watch) -> Result<Self> {
         settings.check()?;
+        if settings.subnet6.is_some() && !host::has_ipv6() {
+            return Err(Error::Missing(NO_IPV6.into()));
+        }
         let folder = Folder::open(folder).await?;
         let links = Links::open()?;
         let before = folder.read()?;
+        let has_noted = before.as_ref().is_some_and(|before| before.settings.name == settings.name);
+        claim::of(&links.all().await?, &settings, &claim::mark(&folder))?.allow(&settings, has_noted)?;
         if let Some(before) = before.as_ref().filter(|before| before.settings.name != settings.name) {
             take_down(&links, &folder, &before.settings).await?;
         }
+        // Who gave the host an address since takes no machine its network away.
+        let is_as_noted = before.as_ref().is_some_and(|before| before.settings.has_addresses_of(&settings));
+        match overlap(&settings)? {
+            Some(overlap) if is_as_noted => tracing::warn!("{overlap} once no VM is on it"),
+            Some(overlap) => return Err(Error::Invalid(overlap)),
+            None => {}
+        }
         let machines = before.map(|before| before.machines).unwrap_or_default();
-        refuse_overlaps(&settings)?;
         let mtu = match settings.mtu {
             Some(mtu) => mtu,
             None => mtu_of_uplink(&links, settings.subnet6.is_some()).await?,
@@ -191,13 +206,8 @@ impl Bridge {
         let name = &self.settings.name;
         self.step("bridge");
         self.links.make_bridge(name, GATEWAY_MAC).await.map_err(privileged)?;
+        self.claim().await?;
         let bridge = self.device(name).await?;
-        if bridge.kind != "bridge" {
-            return Err(Error::Missing(format!(
-                "{name} is a {} of this host; give the bridge another name",
-                bridge.kind
-            )));
-        }
         self.step("settings");
         for (family, setting, value) in [
             ("ipv6", "accept_ra", "0"),
@@ -231,6 +241,22 @@ impl Bridge {
             self.links.add_address(bridge.index, address, prefix).await?;
         }
         Ok(bridge)
+    }
+
+    /// Has the bridge say that it is this folder's; refuses one that is another's.
+    async fn claim(&self) -> Result<()> {
+        let mark = claim::mark(&self.folder);
+        let devices = self.links.all().await?;
+        let claim = claim::of(&devices, &self.settings, &mark)?;
+        let is_marked = claim == claim::Claim::Own;
+        claim.allow(&self.settings, true)?;
+        match devices.get(&self.settings.name).filter(|_| !is_marked) {
+            Some(device) => {
+                self.step("mark");
+                self.links.mark(device.index, &mark).await
+            }
+            None => Ok(()),
+        }
     }
 
     /// Makes a machine's tap a port of the bridge, behind which its addresses are.
@@ -337,7 +363,13 @@ pub async fn close(folder: &Path) -> Result<()> {
 }
 
 async fn take_down(links: &Links, folder: &Folder, settings: &Settings) -> Result<()> {
-    for (name, device) in links.all().await? {
+    let devices = links.all().await?;
+    let claim = claim::of(&devices, settings, &claim::mark(folder));
+    if claim.and_then(|claim| claim.allow(settings, true)).is_err() {
+        // Another service has had the name since; all of it is that one's.
+        return Ok(());
+    }
+    for (name, device) in devices {
         if settings.slot(&name).is_some() || name == settings.name && device.kind == "bridge" {
             links.remove(device.index).await?;
         }
@@ -357,8 +389,8 @@ fn difference(
     gone.chain(stay).collect()
 }
 
-/// The subnet must be nobody else's: what goes there would go to machines.
-fn refuse_overlaps(settings: &Settings) -> Result<()> {
+/// The subnet must be nobody else's: what goes there would go to machines. Says whose it is.
+fn overlap(settings: &Settings) -> Result<Option<String>> {
     for address in host::addresses()?.into_iter().filter(|address| address.device != settings.name) {
         let is_inside = match address.ip {
             IpAddr::V4(ip) => {
@@ -369,12 +401,12 @@ fn refuse_overlaps(settings: &Settings) -> Result<()> {
         };
         if is_inside {
             let (device, ip, prefix) = (address.device, address.ip, address.prefix);
-            return Err(Error::Invalid(format!(
+            return Ok(Some(format!(
                 "{device} of this host has {ip}/{prefix}, of the same addresses as the bridge; give the bridge another subnet"
             )));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 async fn mtu_of_uplink(links: &Links, has6: bool) -> Result<u16> {

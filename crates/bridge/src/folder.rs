@@ -49,6 +49,10 @@ impl Folder {
         Ok(Self { path: path.to_owned(), lock })
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What was wanted last.
     pub(crate) fn read(&self) -> Result<Option<Wanted>> {
         peek(&self.path)

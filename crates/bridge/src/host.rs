@@ -62,6 +62,11 @@ pub(crate) fn uplinks() -> [Option<String>; 2] {
     })
 }
 
+/// Whether the kernel has IPv6 at all: with `ipv6.disable=1` it has not.
+pub(crate) fn has_ipv6() -> bool {
+    std::path::Path::new("/proc/sys/net/ipv6/conf").is_dir()
+}
+
 /// A setting of a device: `family` is `ipv4` or `ipv6`.
 pub(crate) fn setting(family: &str, device: &str, name: &str) -> io::Result<String> {
     fs::read_to_string(path(family, device, name)).map(|text| text.trim().to_owned())

@@ -26,6 +26,9 @@ pub struct Device {
     pub index: u32,
     /// What it is, such as `bridge` and `tun`.
     pub kind: String,
+    /// What it says of itself.
+    #[serde(skip)]
+    pub alias: Option<String>,
     /// Its link address; a tap's own says nothing, and is left out.
     pub mac: Option<Mac>,
     /// Largest packet, in bytes.
@@ -82,6 +85,13 @@ impl Links {
         }
     }
 
+    /// Has a device say something of itself.
+    pub(crate) async fn mark(&self, index: u32, text: &str) -> Result<()> {
+        let attribute = LinkAttribute::IfAlias(text.to_owned());
+        let message = LinkUnspec::new_with_index(index).append_extra_attribute(attribute).build();
+        self.handle.link().set(message).execute().await.map_err(Error::device("the bridge cannot say whose it is"))
+    }
+
     /// Sets a bridge's packets and link address and takes it up.
     pub(crate) async fn bring_up(&self, index: u32, mac: Mac, mtu: u32) -> Result<()> {
         let message = LinkUnspec::new_with_index(index).address(mac.0.to_vec()).mtu(mtu).up().build();
@@ -114,7 +124,8 @@ impl Links {
     pub(crate) async fn add_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<()> {
         let mut request = self.handle.address().add(index, address, prefix).replace();
         request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
-        let failed = Error::device(format!("the bridge cannot have the address {address}"));
+        let hint = if address.is_ipv6() { "; without IPv6, set network.subnet6 = \"none\"" } else { "" };
+        let failed = Error::device(format!("the bridge cannot have the address {address}{hint}"));
         request.execute().await.map_err(failed)
     }
 
@@ -229,6 +240,7 @@ fn read(message: LinkMessage) -> Option<(String, Device)> {
     let mut device = Device {
         index: message.header.index,
         kind: String::new(),
+        alias: None,
         mac: None,
         mtu: 0,
         is_up: message.header.flags.contains(LinkFlags::Up),
@@ -240,6 +252,7 @@ fn read(message: LinkMessage) -> Option<(String, Device)> {
     for attribute in message.attributes {
         match attribute {
             LinkAttribute::IfName(text) => name = Some(text),
+            LinkAttribute::IfAlias(text) => device.alias = Some(text).filter(|text| !text.is_empty()),
             LinkAttribute::Address(bytes) => device.mac = bytes.as_slice().try_into().ok().map(Mac),
             LinkAttribute::Mtu(mtu) => device.mtu = mtu,
             LinkAttribute::Controller(index) => device.controller = Some(index),

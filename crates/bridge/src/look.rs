@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::bridge::Bridge;
+use crate::bridge::{Bridge, NO_IPV6};
 use crate::error::Result;
 use crate::link::{Device, Links};
 use crate::mac::Mac;
@@ -63,7 +63,7 @@ async fn look(links: &Links, settings: &Settings) -> Result<Present> {
     }
     let plain = |(name, device): (String, Device)| {
         let mac = device.mac.filter(|_| name == settings.name);
-        (name, Device { index: 0, controller: None, mac, ..device })
+        (name, Device { index: 0, alias: None, controller: None, mac, ..device })
     };
     present.devices = all.into_iter().map(plain).collect();
     Ok(present)
@@ -108,6 +108,9 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 /// The kernel cannot be asked, or `nft` is not there: [`Error::Missing`](crate::Error::Missing) says what to type.
 pub async fn lacks(settings: &Settings) -> Result<Vec<String>> {
     let mut lacks = Vec::new();
+    if settings.subnet6.is_some() && !host::has_ipv6() {
+        lacks.push(NO_IPV6.into());
+    }
     let [uplink, uplink6] = host::uplinks();
     if let Some(device) = uplink.filter(|device| host::setting("ipv4", device, "forwarding").is_ok_and(|is| is == "0"))
     {
@@ -127,18 +130,145 @@ pub async fn lacks(settings: &Settings) -> Result<Vec<String>> {
              net/ipv6/conf/{device}/accept_ra=2 net/ipv6/conf/all/forwarding=1, and put both into /etc/sysctl.d/60-berth.conf"
         ));
     }
-    for chain in nft::list(&["chains"]).await? {
-        let chain = &chain["chain"];
-        let is_others = chain["table"] != settings.name.as_str();
-        if is_others && chain["hook"] == "forward" && chain["policy"] == "drop" {
-            let [family, table, name] =
-                ["family", "table", "name"].map(|field| chain[field].as_str().unwrap_or_default());
-            lacks.push(format!(
-                "the chain {name} of {family} {table} drops what it does not know, packets of machines among it; type: sudo nft \
-                 insert rule {family} {table} {name} iifname {bridge} accept, and the same with oifname",
-                bridge = settings.name
-            ));
+    let chains = nft::list(&["chains"]).await?;
+    let closed_tables: BTreeSet<_> = chains
+        .iter()
+        .map(|chain| &chain["chain"])
+        .filter(|chain| chain["policy"] == "drop")
+        .map(|chain| (text(chain, "family"), text(chain, "table")))
+        .collect();
+    let mut rules = Vec::new();
+    for (family, table) in closed_tables {
+        // One that is gone meanwhile has none.
+        rules.extend(nft::list(&["table", family, table]).await.unwrap_or_default());
+    }
+    lacks.extend(closed(settings, &chains, &rules));
+    Ok(lacks)
+}
+
+/// What others' chains drop of what machines need, and what to type: what is forwarded, and what guests ask the host for.
+fn closed(settings: &Settings, chains: &[Value], rules: &[Value]) -> Vec<String> {
+    let bridge = &settings.name;
+    let chains: Vec<_> = chains.iter().map(|chain| &chain["chain"]).filter(|chain| chain.is_object()).collect();
+    let has = |of: &Value, name: &str| {
+        let is =
+            |chain: &&Value| chain["name"] == name && chain["table"] == of["table"] && chain["family"] == of["family"];
+        chains.iter().any(is)
+    };
+    let mut lacks = Vec::new();
+    for chain in chains.iter().filter(|chain| chain["table"] != bridge.as_str() && chain["policy"] == "drop") {
+        let is_forwarded = chain["hook"] == "forward";
+        let is_needed = is_forwarded || chain["hook"] == "input";
+        let is_spoken = match text(chain, "family") {
+            "ip" | "inet" => true,
+            "ip6" => settings.subnet6.is_some(),
+            "bridge" => is_forwarded,
+            _ => false,
+        };
+        if !is_needed || !is_spoken || knows(rules, chain, bridge) {
+            continue;
+        }
+        let [family, table, name] = ["family", "table", "name"].map(|field| text(chain, field));
+        let tables = if family == "ip6" { "ip6tables" } else { "iptables" };
+        // Those who keep rules of their own there make them anew, and have a place for what others add.
+        let (what, to_type) = if is_forwarded {
+            let to_type = if has(chain, "DOCKER-USER") {
+                format!("sudo {tables} -I DOCKER-USER -i {bridge} -j ACCEPT, and the same with -o")
+            } else if has(chain, "ufw-before-forward") || has(chain, "ufw6-before-forward") {
+                format!("sudo ufw route allow in on {bridge}, and sudo ufw route allow out on {bridge}")
+            } else {
+                format!(
+                    "sudo nft insert rule {family} {table} {name} iifname {bridge} accept, and the same with oifname"
+                )
+            };
+            ("packets of machines", to_type)
+        } else {
+            let to_type = if has(chain, "ufw-before-input") || has(chain, "ufw6-before-input") {
+                format!("sudo ufw allow in on {bridge}")
+            } else {
+                format!("sudo nft insert rule {family} {table} {name} iifname {bridge} accept")
+            };
+            ("what machines ask for by DHCP and DNS", to_type)
+        };
+        lacks.push(format!(
+            "the chain {name} of {family} {table} drops what it does not know, {what} among it; type: {to_type}"
+        ));
+    }
+    lacks
+}
+
+/// Whether a chain, or one of its table that it leads to, accepts something by what it knows of the bridge.
+fn knows(rules: &[Value], chain: &Value, bridge: &str) -> bool {
+    let of_bridge = |expression: &Value| {
+        let (key, right) = (&expression["match"]["left"]["meta"]["key"], &expression["match"]["right"]);
+        let is_among = right["set"].as_array().is_some_and(|names| names.iter().any(|name| name == bridge));
+        key == "iifname" && (right == bridge || is_among)
+    };
+    let mut reached = vec![text(chain, "name")];
+    let mut next = 0;
+    while let Some(name) = reached.get(next).copied() {
+        next += 1;
+        let is_of = |rule: &&Value| {
+            rule["chain"] == name && rule["table"] == chain["table"] && rule["family"] == chain["family"]
+        };
+        for rule in rules.iter().map(|object| &object["rule"]).filter(is_of) {
+            let expressions = rule["expr"].as_array().map(Vec::as_slice).unwrap_or_default();
+            if expressions.iter().any(of_bridge) && expressions.iter().any(|one| one.get("accept").is_some()) {
+                return true;
+            }
+            let targets = expressions.iter().flat_map(|one| [&one["jump"]["target"], &one["goto"]["target"]]);
+            for target in targets.filter_map(Value::as_str) {
+                if !reached.contains(&target) {
+                    reached.push(target);
+                }
+            }
         }
     }
-    Ok(lacks)
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn who_keeps_rules_has_a_command_of_its_own() {
+        let chain = |family: &str, name: &str, hook: Option<&str>| {
+            let mut chain = json!({"family": family, "table": "filter", "name": name});
+            if let Some(hook) = hook {
+                (chain["hook"], chain["policy"]) = (json!(hook), json!("drop"));
+            }
+            json!({ "chain": chain })
+        };
+        let (input, forward) = (chain("ip", "INPUT", Some("input")), chain("ip", "FORWARD", Some("forward")));
+        let metainfo = json!({"metainfo": {}});
+        let said = |more: &[(&str, &str)]| {
+            let more = more.iter().map(|(family, name)| chain(family, name, None));
+            let all: Vec<_> = [metainfo.clone(), input.clone(), forward.clone()].into_iter().chain(more).collect();
+            closed(&Settings::default(), &all, &[])
+        };
+        for (more, of_input, of_forward) in [
+            (
+                vec![],
+                "nft insert rule ip filter INPUT iifname berth0",
+                "nft insert rule ip filter FORWARD iifname berth0",
+            ),
+            (
+                vec![("ip", "ufw-before-input"), ("ip", "ufw-before-forward")],
+                "sudo ufw allow in on berth0",
+                "sudo ufw route allow in on berth0",
+            ),
+            (vec![("ip", "DOCKER-USER")], "nft insert rule", "sudo iptables -I DOCKER-USER -i berth0"),
+            (vec![("ip6", "DOCKER-USER")], "nft insert rule", "nft insert rule"),
+        ] {
+            let said = said(&more);
+            assert_eq!(said.len(), 2, "{said:?}");
+            assert!(said[0].contains(of_input) && said[1].contains(of_forward), "{said:?}");
+        }
+        let six = [chain("ip6", "INPUT", Some("input"))];
+        let without = Settings { subnet6: None, ..Settings::default() };
+        assert_eq!((closed(&Settings::default(), &six, &[]).len(), closed(&without, &six, &[]).len()), (1, 0));
+    }
 }

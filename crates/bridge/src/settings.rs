@@ -118,6 +118,11 @@ impl Settings {
         Ok(())
     }
 
+    /// Whether both describe the same device with the same addresses.
+    pub(crate) fn has_addresses_of(&self, other: &Self) -> bool {
+        (&self.name, self.subnet, self.subnet6) == (&other.name, other.subnet, other.subnet6)
+    }
+
     /// Whether an address is of a machine, or may become one's.
     pub(crate) fn is_inside(&self, address: IpAddr) -> bool {
         match address {

@@ -100,7 +100,10 @@ impl Bridges {
             program::end(&folder).await.map_err(unanswered)?;
         }
         let bridges = Self::new(data, host.machines.of_bridge(), (Some(bridge), wished.is_some()));
-        bridges.answer().await.map_err(unanswered)?;
+        if let Err(error) = bridges.answer().await {
+            // VMs that have their addresses do without; `tend` tries again.
+            tracing::warn!(%error, "nobody answers guests of the bridge; trying again");
+        }
         if let Some(bridge) = &bridges.bridge {
             for lack in lacks(bridge.settings()).await.unwrap_or_default() {
                 tracing::warn!("{lack}");
@@ -213,7 +216,7 @@ impl Bridges {
         } else {
             tracing::warn!(
                 bridge = name,
-                "the bridge or its rules are gone, as after `nft flush ruleset`; making them again"
+                "the bridge, its rules or its forwarding are gone, as after `nft flush ruleset` or `sysctl`; making them again"
             );
             let _turn = self.changing.lock().await;
             bridge.reconcile(&bridge.wanted().await).await?;

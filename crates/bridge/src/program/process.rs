@@ -16,6 +16,9 @@ use super::serve::READY;
 
 /// Who it is, in the bridge's folder.
 const NOTE: &str = "program.json";
+/// Of which version it is, in a file beside.
+const VERSION_NOTE: &str = "program.version";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What it says of itself.
 const LOG: &str = "program.log";
 /// What people see in a list of processes, and the small program that does nothing else, where it lies beside the service's.
@@ -23,14 +26,18 @@ const NAME: &str = "berth-bridge";
 /// How long it may take to begin or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Starts the program for the bridge of a folder, unless it runs, and returns once it answers guests. As root it becomes
-/// `user`, which should be nobody else's.
+/// Starts the program for the bridge of a folder, unless it runs, and returns once it answers guests. One of another version
+/// is replaced. As root it becomes `user`, which should be nobody else's.
 ///
 /// # Errors
 /// It does not begin; the message is what it said, as of a port that somebody else has.
 pub async fn start(program: Option<&Path>, bridge: &Path, user: Option<u32>) -> io::Result<Process> {
     if let Some(running) = find(bridge)? {
-        return Ok(running);
+        if std::fs::read_to_string(bridge.join(VERSION_NOTE)).is_ok_and(|version| version == VERSION) {
+            return Ok(running);
+        }
+        tracing::info!("the program that answers guests of the bridge is of another version; replacing it");
+        end(bridge).await?;
     }
     let (program, verb) = match program {
         Some(program) => (program.to_owned(), None),
@@ -60,7 +67,10 @@ pub async fn start(program: Option<&Path>, bridge: &Path, user: Option<u32>) -> 
             text.lines().last().unwrap_or("the program of the bridge ended at once").to_owned(),
         ));
     }
-    find(bridge)?.ok_or_else(|| io::Error::other("the program of the bridge ended at once"))
+    let running = find(bridge)?.ok_or_else(|| io::Error::other("the program of the bridge ended at once"))?;
+    // Last: one whose version is not known is replaced once more.
+    folder::write(&bridge.join(VERSION_NOTE), VERSION.as_bytes())?;
+    Ok(running)
 }
 
 fn installed() -> (std::path::PathBuf, Option<&'static str>) {

@@ -13,7 +13,14 @@ use crate::machine::Wanted;
 /// A folder that stays open, whatever lies above it, and what was read there last.
 pub(super) struct Told {
     folder: OwnedFd,
-    read: Mutex<(Version, Arc<Wanted>)>,
+    read: Mutex<Read>,
+}
+
+struct Read {
+    version: Version,
+    wanted: Arc<Wanted>,
+    /// The version that could not be read, which was said.
+    complained: Option<Version>,
 }
 
 /// What tells one version of a file from another that replaced it.
@@ -23,21 +30,27 @@ impl Told {
     /// Opens the folder that this process works in.
     pub(super) fn open() -> io::Result<Self> {
         let folder = openat(CWD, ".", OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        let read = Mutex::new(read(&folder)?);
-        Ok(Self { folder, read })
+        let (version, wanted) = read(&folder)?;
+        Ok(Self { folder, read: Mutex::new(Read { version, wanted, complained: None }) })
     }
 
-    /// What is wanted now; what was wanted before where that cannot be read.
+    /// What is wanted now; what was wanted before where that cannot be read, which is said once.
     pub(super) fn now(&self) -> Arc<Wanted> {
         let mut known = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_known = statat(&self.folder, WANTED, AtFlags::empty()).is_ok_and(|stat| version(&stat) == known.0);
-        if !is_known {
+        // What is not there has a version, too: guests have it asked for as often as they like.
+        let found =
+            statat(&self.folder, WANTED, AtFlags::empty()).map_or_else(|_| Version::default(), |stat| version(&stat));
+        if found != known.version {
             match read(&self.folder) {
-                Ok(read) => *known = read,
-                Err(error) => eprintln!("berth-bridge: what is wanted cannot be read: {error}"),
+                Ok((version, wanted)) => *known = Read { version, wanted, complained: None },
+                Err(_) if known.complained == Some(found) => {}
+                Err(error) => {
+                    known.complained = Some(found);
+                    eprintln!("berth-bridge: what is wanted cannot be read: {error}");
+                }
             }
         }
-        Arc::clone(&known.1)
+        Arc::clone(&known.wanted)
     }
 }
 

@@ -6,7 +6,7 @@ use berth_bridge::{Present, Wanted};
 use serde_json::json;
 
 use crate::packets::{carries, dial, serve};
-use crate::place::{ip, nft};
+use crate::place::{ip, nft, set};
 use crate::world::{OUTSIDE, World, all, machine};
 
 fn before(world: &World) -> Wanted {
@@ -93,6 +93,33 @@ fn a_host_that_somebody_meddled_with_comes_out_equal() {
         world.open();
         assert_eq!(world.block(world.bridge().look()).unwrap(), so, "{number}");
         assert!(carries(&mut open, true), "{number}: what was open is not cut");
+    }
+}
+
+#[test]
+fn damage_is_seen_and_made_up_while_the_service_runs() {
+    let Some(world) = World::new() else { return };
+    let machine = world.machine(1, json!([]), &[("tcp/9.9.9.1:2222", 22)]);
+    world.set(&machine);
+    let stands = || world.block(world.bridge().stands()).unwrap();
+    let so = world.block(world.bridge().look()).unwrap();
+    assert!(stands());
+    let damage: [&dyn Fn(); 8] = [
+        &|| nft("flush table inet berth0"),
+        &|| nft("flush table bridge berth0"),
+        &|| nft("flush chain inet berth0 input"),
+        &|| nft("delete table inet berth0"),
+        &|| nft("flush ruleset"),
+        &|| set("ipv4/conf/berth0/forwarding", "0"),
+        &|| set("ipv6/conf/berth0/forwarding", "0"),
+        &|| ip("link set berth0 down"),
+    ];
+    for (number, damage) in damage.into_iter().enumerate() {
+        damage();
+        assert!(!stands(), "{number}");
+        world.block(world.bridge().reconcile(&all([machine.clone()]))).unwrap();
+        assert!(stands(), "{number}");
+        assert_eq!(world.block(world.bridge().look()).unwrap(), so, "{number}");
     }
 }
 

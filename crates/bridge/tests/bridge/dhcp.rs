@@ -209,3 +209,56 @@ fn the_program_has_no_rights_and_outlives_the_service() {
     let again = std::fs::read(running.0.folder().join("program.json")).unwrap();
     assert_eq!(again, note, "it is the same");
 }
+
+#[test]
+fn one_of_another_version_is_replaced() {
+    let Some(running) = Running::new() else { return };
+    let (folder, program) = (running.0.folder(), Path::new(env!("CARGO_BIN_EXE_bridge-alone")));
+    let now = || {
+        running.0.block(program::start(Some(program), &folder, Some(USER))).unwrap();
+        std::fs::read(folder.join("program.json")).unwrap()
+    };
+    let first = now();
+    assert_eq!(now(), first, "of the same version");
+    std::fs::write(folder.join("program.version"), "0.0.1").unwrap();
+    let second = now();
+    assert_ne!(second, first);
+    // As those left it that noted none.
+    std::fs::remove_file(folder.join("program.version")).unwrap();
+    let third = now();
+    assert_ne!(third, second);
+    assert_eq!(now(), third);
+    let (guest, machine) = running.bare(7);
+    assert!(guest.place.run(move || discover(machine.mac.0, PATIENCE)).is_some(), "it answers");
+}
+
+#[test]
+fn what_cannot_be_read_is_said_once() {
+    let Some(running) = Running::new() else { return };
+    let (guest, machine) = running.bare(7);
+    let (folder, mac) = (running.0.folder(), machine.mac.0);
+    let asks = || guest.place.run(move || discover(mac, PATIENCE)).expect("an answer");
+    let log = || std::fs::read_to_string(folder.join("program.log")).unwrap();
+    asks();
+    let (new, wanted) = (folder.join("new"), folder.join("bridge.json"));
+    let replace = |bytes: &[u8]| {
+        std::fs::write(&new, bytes).unwrap();
+        std::fs::rename(&new, &wanted).unwrap();
+    };
+    let good = std::fs::read(&wanted).unwrap();
+    for times in 1..=2 {
+        replace(b"{");
+        for _ in 0..3 {
+            asks();
+        }
+        assert_eq!(log().lines().count(), times, "{}", log());
+    }
+    replace(&good);
+    asks();
+    std::fs::remove_file(&wanted).unwrap();
+    for _ in 0..3 {
+        asks();
+    }
+    assert_eq!(log().lines().count(), 3, "{}", log());
+    replace(&good);
+}

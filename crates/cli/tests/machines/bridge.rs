@@ -163,15 +163,22 @@ async fn outlives_its_service(service: &mut Service, other: &Other, (id, vm): (&
     session.echoes("nothing was cut");
     assert_eq!(service.machine(id), machine);
     // Under its eyes, too.
-    nft("delete table bridge berth0");
-    let rules = async || found().await == before;
-    for _ in 0..300 {
-        if rules().await {
-            return;
+    let forwarding = "/proc/sys/net/ipv4/conf/berth0/forwarding";
+    for damage in ["delete table bridge berth0", "flush table inet berth0"] {
+        nft(damage);
+        std::fs::write(forwarding, "0").expect("a setting");
+        let stands = async || {
+            let forwards = std::fs::read_to_string(forwarding).is_ok_and(|is| is.trim() == "1");
+            forwards && found().await == before
+        };
+        for _ in 0..300 {
+            if stands().await {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(stands().await, "{damage}");
     }
-    assert_eq!(found().await, before);
 }
 
 /// A suspended VM has nothing of the host, and goes on with another device under the same address.
@@ -342,7 +349,7 @@ fn refused(service: &Service, user: u32) -> String {
     said
 }
 
-async fn lacking(service: Service, _other: Other) {
+async fn lacking(mut service: Service, _other: Other) {
     let said = doctor(&service);
     for line in ["ok   root", "ok   tun", "ok   bridge"] {
         assert!(said.contains(line), "{line}: {said}");
@@ -360,6 +367,14 @@ async fn lacking(service: Service, _other: Other) {
     assert!(ip("address add 10.127.3.4/24 dev host"));
     let said = refused(&service, 0);
     assert!(said.contains("10.127.3.4/24"), "{said}");
+    assert!(ip("address delete 10.127.3.4/24 dev host"));
+    // Whoever has the port of DHCP keeps no service down, and is followed by who answers guests.
+    let taken = std::net::UdpSocket::bind("0.0.0.0:67").expect("the port");
+    service.start();
+    assert!(service.log().contains("nobody answers guests of the bridge"), "{}", service.log());
+    assert_eq!(answerer(&service), None);
+    drop(taken);
+    eventually("who answers guests", 60, || answerer(&service));
 }
 
 #[test]

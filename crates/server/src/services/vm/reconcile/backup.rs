@@ -320,7 +320,7 @@ async fn write(tx: &mut Tx, before: &BackupRow, mut backup: BackupRow, now: Time
 /// Searches the store for what no row names, and removes what nobody has named for as long as what is lost is kept, until told
 /// to stop. A database may be an older copy, so what it does not know is not removed at once.
 pub async fn search(vms: Vms, stop: CancellationToken) {
-    let Some(depot) = vms.depot() else { return };
+    let Some(depot) = vms.depot() else { return stop.cancelled().await };
     let mut times = tokio::time::interval(SEARCH);
     loop {
         tokio::select! {
