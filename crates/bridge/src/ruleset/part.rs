@@ -82,17 +82,21 @@ fn from(settings: &Settings, machine: &Machine) -> Vec<String> {
         format!("ip saddr {address} accept"),
     ];
     if let Some(address) = machine.address6 {
-        let bits = format!("{:#034x}", address.to_bits());
+        let link = machine.mac.link_local();
+        rules.push("icmpv6 type { nd-router-advert, nd-redirect } drop".into());
+        // Whom an advertisement is about (RFC 4861, 4.4): itself, by either of its addresses.
+        for own in [address, link] {
+            let bits = format!("{:#034x}", own.to_bits());
+            rules.push(format!("ip6 saddr {own} icmpv6 type nd-neighbor-advert @th,64,128 != {bits} drop"));
+        }
         rules.extend([
-            "icmpv6 type { nd-router-advert, nd-redirect } drop".into(),
-            // Whom an advertisement is about (RFC 4861, 4.4): itself, by either of its addresses.
-            format!("ip6 saddr {address} icmpv6 type nd-neighbor-advert @th,64,128 != {bits} drop"),
-            "ip6 saddr fe80::/10 icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa drop".into(),
             format!("ip6 saddr {address} accept"),
-            "ip6 saddr fe80::/10 icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } accept"
-                .into(),
-            "ip6 saddr fe80::/10 icmpv6 type { echo-request, echo-reply } accept".into(),
-            "ip6 saddr fe80::/10 udp sport 546 udp dport 547 accept".into(),
+            // No address but this one of the link: the host would remember each.
+            format!(
+                "ip6 saddr {link} icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept"
+            ),
+            format!("ip6 saddr {link} icmpv6 type {{ echo-request, echo-reply }} accept"),
+            format!("ip6 saddr {link} udp sport 546 udp dport 547 accept"),
             "ip6 saddr :: icmpv6 type { nd-router-solicit, nd-neighbor-solicit } accept".into(),
         ]);
     }

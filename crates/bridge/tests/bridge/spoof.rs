@@ -1,10 +1,11 @@
 //! What a guest says of who it is.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::guest::Frames;
+use crate::guest::{Frames, has, sum6};
 use crate::packets::{Answered, Outcome, Silent, at, ping, serve, tcp};
 use crate::world::{OUTSIDE, OUTSIDE6, World};
 
@@ -68,6 +69,7 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const ROUTER: u8 = 134;
 const REDIRECT: u8 = 137;
+const LINK: &str = "fe80::5054:ff:fe62:7";
 const OWN6: &str = "fd62:6572:7469::8";
 const OTHER6: &str = "fd62:6572:7469::9";
 
@@ -90,17 +92,20 @@ fn only_frames_of_its_own_addresses_pass() {
         ("DHCP for another card", dhcp(OWN, OTHER), false),
         ("DHCP from another card", dhcp(OTHER, OTHER), false),
         ("its own solicitation", icmp6(OWN, OWN6, SOLICITATION, "fe80::1"), true),
-        ("one of the link", icmp6(OWN, "fe80::5", SOLICITATION, "fe80::1"), true),
+        ("one of the link", icmp6(OWN, LINK, SOLICITATION, "fe80::1"), true),
+        ("one of another's of the link", icmp6(OWN, "fe80::5", SOLICITATION, "fe80::1"), false),
         ("one before it has an address", icmp6(OWN, "::", SOLICITATION, OWN6), true),
         ("its own advertisement", icmp6(OWN, OWN6, ADVERTISEMENT, OWN6), true),
-        ("one of the link's", icmp6(OWN, "fe80::5", ADVERTISEMENT, "fe80::5"), true),
+        ("one of the link's", icmp6(OWN, LINK, ADVERTISEMENT, LINK), true),
+        ("one of another's of the link", icmp6(OWN, "fe80::5", ADVERTISEMENT, "fe80::5"), false),
+        ("one about another's of the link", icmp6(OWN, LINK, ADVERTISEMENT, "fe80::5"), false),
         ("an advertisement of another's", icmp6(OWN, OWN6, ADVERTISEMENT, OTHER6), false),
-        ("one of another's by the link", icmp6(OWN, "fe80::5", ADVERTISEMENT, OTHER6), false),
+        ("one of another's by the link", icmp6(OWN, LINK, ADVERTISEMENT, OTHER6), false),
         ("one from another's address", icmp6(OWN, OTHER6, ADVERTISEMENT, OTHER6), false),
         ("a solicitation from another's", icmp6(OWN, OTHER6, SOLICITATION, "fe80::1"), false),
-        ("a router's", icmp6(OWN, "fe80::5", ROUTER, "::"), false),
+        ("a router's", icmp6(OWN, LINK, ROUTER, "::"), false),
         ("a router's from its own address", icmp6(OWN, OWN6, ROUTER, "::"), false),
-        ("a redirect", icmp6(OWN, "fe80::5", REDIRECT, OUTSIDE6), false),
+        ("a redirect", icmp6(OWN, LINK, REDIRECT, OUTSIDE6), false),
         ("IPv6 from another card", icmp6(OTHER, OWN6, SOLICITATION, "fe80::1"), false),
         ("another protocol", frame(EVERYBODY, OWN, 0x88cc, &[0; 46]), false),
         ("a tagged frame", frame(EVERYBODY, OWN, 0x8100, &arp(OWN, OWN, OTHER_IP, GATEWAY_IP)[12..]), false),
@@ -110,6 +115,30 @@ fn only_frames_of_its_own_addresses_pass() {
         guest.send(&frame);
         assert_eq!(arrived() - before, u64::from(passes), "{what}");
     }
+}
+
+#[test]
+fn a_guest_takes_no_place_among_the_hosts_neighbours_but_its_own() {
+    let Some(world) = World::new() else { return };
+    world.set(&world.machine(7, json!([]), &[]));
+    let before = neighbours("berth0");
+    let mut guest = Frames::new("berth0-7");
+    for n in 0x100..0x140 {
+        let from = format!("fe80::{n:x}");
+        // Whoever asks says where it is (RFC 4861, 4.3).
+        let mut frame = icmp6(OWN, &from, SOLICITATION, "fe80::1");
+        frame.extend([&[1, 1][..], &OWN].concat());
+        frame[19] += 8;
+        sum6(&mut frame);
+        guest.send(&frame);
+    }
+    assert_eq!(neighbours("berth0"), before);
+}
+
+/// What the kernel knows of who is at a device.
+fn neighbours(device: &str) -> String {
+    let output = std::process::Command::new("ip").args(["neighbour", "show", "dev", device]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -137,15 +166,16 @@ fn a_guest_with_anothers_address_reaches_nobody() {
     world.internet.ip("address add 10.127.0.8/32 dev lo");
     let port = world.machine(9, json!([]), &[("udp/9.9.9.1:99", 99)]);
     world.set(&port);
+    let mut victim = Frames::new("berth0-9");
     world.internet.run(|| {
         let socket = std::net::UdpSocket::bind("10.127.0.8:99").unwrap();
         socket.send_to(b"x", "9.9.9.1:99").unwrap();
     });
-    let mut victim = std::fs::File::from(berth_bridge::open_tap("berth0-9").unwrap());
-    rustix::fs::fcntl_setfl(&victim, rustix::fs::OFlags::NONBLOCK).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let mut buffer = [0; 2048];
-    while let Ok(len) = std::io::Read::read(&mut victim, &mut buffer) {
-        assert!(!buffer[..len].windows(4).any(|bytes| bytes == [10, 127, 0, 8]), "it came through");
-    }
+    // What is not refused comes after it.
+    world.internet.run(|| {
+        let socket = UdpSocket::bind("9.9.9.9:99").unwrap();
+        socket.send_to(b"the last", "9.9.9.1:99").unwrap();
+    });
+    let came = victim.until(|frame| has(frame, b"the last"));
+    assert!(!came.iter().any(|frame| has(frame, &[10, 127, 0, 8])), "it came through");
 }
