@@ -245,12 +245,16 @@ impl Bridge {
                 port.kind
             )));
         }
-        // The host says nothing on its own by it.
-        host::set("ipv6", &name, "disable_ipv6", "1")?;
+        // The host neither says nor takes anything on its own by it.
+        for (family, setting, value) in
+            [("ipv6", "disable_ipv6", "1"), ("ipv4", "forwarding", "0"), ("ipv4", "rp_filter", "1")]
+        {
+            host::set(family, &name, setting, value)?;
+        }
         self.step("port");
-        let is_so =
-            port.controller == Some(bridge.index) && port.is_isolated && port.is_up && !port.learns && !port.floods;
-        if !is_so || port.mtu != u32::from(self.mtu) {
+        let is_so = port.controller == Some(bridge.index) && port.is_isolated && port.is_up;
+        let is_quiet = !port.learns && !port.floods && !port.speaks_arp;
+        if !is_so || !is_quiet || port.mtu != u32::from(self.mtu) {
             self.links.enslave(port.index, bridge.index, self.mtu.into()).await?;
         }
         self.step("place");

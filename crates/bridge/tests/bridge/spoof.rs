@@ -117,6 +117,37 @@ fn only_frames_of_its_own_addresses_pass() {
     }
 }
 
+/// What is for a bridge's own protocols (IEEE 802.1D, 7.12.6) would come to the host by the tap, past the bridge.
+#[test]
+fn frames_for_the_bridges_own_protocols_come_to_nobody() {
+    let Some(world) = World::new() else { return };
+    world.set(&world.machine(7, json!([]), &[]));
+    for device in ["all", "berth0", "berth0-7"] {
+        crate::place::set(&format!("ipv4/conf/{device}/rp_filter"), "0");
+    }
+    let socket = UdpSocket::bind("0.0.0.0:7777").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut guest = Frames::new("berth0-7");
+    for last in 0..16 {
+        for ip in [IP, OTHER_IP, [9, 9, 9, 77]] {
+            for to in [GATEWAY_IP, [9, 9, 9, 1], [192, 168, 7, 1]] {
+                let mut datagram = udp(OWN, ip, to, (1, 7777), b"guest");
+                let mut asks = arp(OWN, OWN, ip, to);
+                for frame in [&mut datagram, &mut asks] {
+                    frame[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, last]);
+                    guest.send(frame);
+                }
+            }
+        }
+    }
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"host", "127.0.0.1:7777").unwrap();
+    let mut buffer = [0; 64];
+    let len = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"host", "what came later is first");
+    assert_eq!(neighbours("berth0-7"), "");
+    assert!(!neighbours("berth0").contains("9.9.9.77"));
+}
+
 #[test]
 fn a_guest_takes_no_place_among_the_hosts_neighbours_but_its_own() {
     let Some(world) = World::new() else { return };
