@@ -26,6 +26,7 @@
 //! and nothing is bridged between machines.
 
 mod bridge;
+mod conntrack;
 mod error;
 mod folder;
 mod host;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::guest::{Frames, has, sum6};
 use crate::packets::{Answered, Outcome, Silent, at, ping, serve, tcp};
-use crate::world::{OUTSIDE, OUTSIDE6, World};
+use crate::world::{OUTSIDE, OUTSIDE6, World, id};
 
 const OWN: [u8; 6] = [0x52, 0x54, 0, 0x62, 0, 7];
 const OTHER: [u8; 6] = [0x52, 0x54, 0, 0x62, 0, 8];
@@ -209,4 +209,41 @@ fn a_guest_with_anothers_address_reaches_nobody() {
     });
     let came = victim.until(|frame| has(frame, b"the last"));
     assert!(!came.iter().any(|frame| has(frame, &[10, 127, 0, 8])), "it came through");
+}
+
+#[test]
+fn what_is_sent_to_a_machine_that_is_gone_does_not_come_to_the_next_one() {
+    let Some(world) = World::new() else { return };
+    serve(&world.internet, 80);
+    let ports = [("udp/9.9.9.1:99", 99)];
+    world.set(&world.machine(7, json!([]), &ports));
+    let mut gone = Frames::new("berth0-7");
+    // One flow that it begins, and one that comes to it.
+    gone.send(&udp(OWN, IP, [9, 9, 9, 9], (5000, 5001), b"begins"));
+    let (begun, comes) = world.internet.run(|| {
+        let [begun, comes] = [5001, 5002].map(|port| UdpSocket::bind(("9.9.9.9", port)).unwrap());
+        (begun, comes)
+    });
+    gone.send(&udp(OWN, IP, [9, 9, 9, 9], (5000, 5001), b"begins"));
+    begun.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let back = begun.recv_from(&mut [0; 64]).unwrap().1;
+    let tell = |what: &[u8]| {
+        begun.send_to(what, back).unwrap();
+        comes.send_to(what, "9.9.9.1:99").unwrap();
+    };
+    tell(b"before");
+    for _ in 0..2 {
+        gone.until(|frame| has(frame, b"before"));
+    }
+    gone.send(&udp(OWN, IP, [9, 9, 9, 9], (99, 5002), b"answers"));
+    drop(gone);
+    world.block(world.bridge().remove(id(7))).unwrap();
+    for rules in [json!([{"direction": "in", "protocol": "any", "action": "deny"}]), json!([])] {
+        world.block(world.bridge().set(id(77), &world.machine(7, rules, &[]))).unwrap();
+        let mut next = Frames::new("berth0-7");
+        tell(b"after");
+        next.send(&udp(OWN, IP, [8, 8, 8, 8], (6000, 80), b"the last"));
+        let came = next.until(|frame| has(frame, b"the last"));
+        assert!(!came.iter().any(|frame| has(frame, b"after")), "it came to another one");
+    }
 }
