@@ -36,8 +36,14 @@ impl Part {
         let mut part = Self::default();
         part.chain("bridge", format!("from_{slot}"), from(settings, machine));
         part.chain("bridge", format!("to_{slot}"), to(machine));
-        part.chain("inet", format!("out_{slot}"), firewall::rules(&machine.rules, Direction::Out));
-        part.chain("inet", format!("in_{slot}"), firewall::rules(&machine.rules, Direction::In));
+        for (way, direction) in [("out", Direction::Out), ("in", Direction::In)] {
+            // By a name before those of the chains that lead there: chains are made in that order, and removed in the other
+            // one. In a chain of its own what was counted stays where rules change.
+            part.chain("inet", format!("bound_{way}_{slot}"), vec![bound(settings)]);
+            let counted = format!("ct state new jump bound_{way}_{slot}");
+            let rules = [counted].into_iter().chain(firewall::rules(&machine.rules, direction));
+            part.chain("inet", format!("{way}_{slot}"), rules.collect());
+        }
         part.entry("bridge", "from", tap.clone(), format!("goto from_{slot}"));
         part.entry("bridge", "to", tap, format!("goto to_{slot}"));
         part.entry("inet", "begins4", machine.address.to_string(), format!("goto out_{slot}"));
@@ -67,6 +73,11 @@ impl Part {
     fn entry(&mut self, family: &'static str, map: &str, key: String, value: String) {
         self.entries.insert(Entry { map: Place { family, name: map.into() }, key }, value);
     }
+}
+
+/// Refuses the connections that are too many.
+fn bound(settings: &Settings) -> String {
+    format!("ct count over {} goto refuse", settings.connections)
 }
 
 /// What a machine may send: by its own addresses, and what it says of them by ARP, NDP and DHCP.
