@@ -9,6 +9,10 @@ use super::firewall;
 use crate::machine::Machine;
 use crate::settings::Settings;
 
+/// How often a machine may ask for what one program tells all machines of a host: several times as often as one does that
+/// starts.
+const OFTEN: &str = "limit rate over 4/second burst 16 packets";
+
 /// A chain or a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -89,12 +93,15 @@ fn from(settings: &Settings, machine: &Machine) -> Vec<String> {
         format!("arp saddr ether {mac} arp saddr ip {address} arp daddr ip {gateway} accept"),
         // The link address in the message is the machine's own (RFC 2131, 2: chaddr).
         format!("udp sport 68 udp dport 67 @th,288,48 != 0x{hex} drop"),
+        format!("udp dport 67 {OFTEN} drop"),
         "ip saddr 0.0.0.0 ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
         format!("ip saddr {address} accept"),
     ];
     if let Some(address) = machine.address6 {
         let link = machine.mac.link_local();
         rules.push("icmpv6 type { nd-router-advert, nd-redirect } drop".into());
+        rules.push(format!("icmpv6 type nd-router-solicit {OFTEN} drop"));
+        rules.push(format!("udp dport 547 {OFTEN} drop"));
         // Whom an advertisement is about (RFC 4861, 4.4): itself, by either of its addresses.
         for own in [address, link] {
             let bits = format!("{:#034x}", own.to_bits());
