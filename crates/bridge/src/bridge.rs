@@ -1,6 +1,6 @@
 //! Makes the host so as it is wanted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::link::{Device, Links};
 use crate::machine::{Machine, MachineId, Wanted, addresses};
 use crate::ruleset::{self, Surroundings};
 use crate::settings::Settings;
-use crate::{GATEWAY_MAC, host, nft, tap};
+use crate::{GATEWAY_MAC, conntrack, host, nft, tap};
 
 /// The gateway's address on the link, which routers say they are at.
 pub(crate) const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -41,6 +41,8 @@ struct State {
     wanted: Wanted,
     /// What the kernel's rules were last made for; none where that is not known, as after it refused some.
     applied: Option<(BTreeMap<MachineId, Machine>, Surroundings)>,
+    /// Addresses that were a machine's and are not any more, whose connections the kernel may still remember.
+    left: BTreeSet<IpAddr>,
 }
 
 impl Bridge {
@@ -84,7 +86,7 @@ impl Bridge {
         };
         let settings = Settings { mtu: Some(mtu), ..settings };
         let wanted = Wanted { settings: settings.clone(), machines: BTreeMap::new() };
-        let state = Mutex::new(State { wanted, applied: None });
+        let state = Mutex::new(State { wanted, applied: None, left: BTreeSet::new() });
         let bridge = Self { settings, mtu, links, folder, watch, state };
         bridge.reconcile(&machines).await?;
         Ok(bridge)
@@ -179,6 +181,10 @@ impl Bridge {
         wanted.check()?;
         self.step("note");
         self.folder.write(&wanted)?;
+        for (id, machine) in &state.wanted.machines {
+            let stay: Vec<_> = wanted.machines.get(id).into_iter().flat_map(addresses).collect();
+            state.left.extend(addresses(machine).filter(|address| !stay.contains(address)));
+        }
         state.wanted = wanted;
         Ok(())
     }
@@ -187,7 +193,9 @@ impl Bridge {
     async fn apply(&self, state: &mut State) -> Result<()> {
         let surroundings = Surroundings::of(host::networks6(&self.settings.name)?);
         let wanted = state.wanted.machines.clone();
-        let text = match state.applied.take() {
+        let applied = state.applied.take();
+        let is_whole = applied.is_none();
+        let text = match applied {
             None => ruleset::whole(&state.wanted, &surroundings),
             Some((before, around)) => {
                 let near =
@@ -197,7 +205,25 @@ impl Bridge {
         };
         self.step("rules");
         nft::apply(&text, &self.folder.lock).await?;
+        self.forget_connections(state, is_whole).await?;
         state.applied = Some((wanted, surroundings));
+        Ok(())
+    }
+
+    /// Has the kernel forget the connections of addresses that were left, before they are anybody else's; and, where it is
+    /// not known which ones were, those of all that no machine has.
+    async fn forget_connections(&self, state: &mut State, of_all: bool) -> Result<()> {
+        if state.left.is_empty() && !of_all {
+            return Ok(());
+        }
+        self.step("connections");
+        let (left, settings) = (state.left.clone(), self.settings.clone());
+        let mut known: BTreeSet<IpAddr> = state.wanted.machines.values().flat_map(addresses).collect();
+        known.insert(settings.gateway().into());
+        known.extend(settings.gateway6().map(IpAddr::V6));
+        let is_gone = move |ip| left.contains(&ip) || of_all && settings.is_inside(ip) && !known.contains(&ip);
+        conntrack::forget(is_gone).await?;
+        state.left.clear();
         Ok(())
     }
 
@@ -271,12 +297,16 @@ impl Bridge {
                 port.kind
             )));
         }
-        // The host says nothing on its own by it.
-        host::set("ipv6", &name, "disable_ipv6", "1")?;
+        // The host neither says nor takes anything on its own by it.
+        for (family, setting, value) in
+            [("ipv6", "disable_ipv6", "1"), ("ipv4", "forwarding", "0"), ("ipv4", "rp_filter", "1")]
+        {
+            host::set(family, &name, setting, value)?;
+        }
         self.step("port");
-        let is_so =
-            port.controller == Some(bridge.index) && port.is_isolated && port.is_up && !port.learns && !port.floods;
-        if !is_so || port.mtu != u32::from(self.mtu) {
+        let is_so = port.controller == Some(bridge.index) && port.is_isolated && port.is_up;
+        let is_quiet = !port.learns && !port.floods && !port.speaks_arp;
+        if !is_so || !is_quiet || port.mtu != u32::from(self.mtu) {
             self.links.enslave(port.index, bridge.index, self.mtu.into()).await?;
         }
         self.step("place");

@@ -27,6 +27,7 @@
 
 mod bridge;
 mod claim;
+mod conntrack;
 mod error;
 mod folder;
 mod host;

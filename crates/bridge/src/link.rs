@@ -44,6 +44,8 @@ pub struct Device {
     pub learns: bool,
     /// Whether it gets what is for nobody known.
     pub floods: bool,
+    /// Whether the host says by ARP who it is, and learns who others are, at this device itself.
+    pub speaks_arp: bool,
 }
 
 /// The kernel's devices.
@@ -98,11 +100,12 @@ impl Links {
         self.handle.link().set(message).execute().await.map_err(Error::device("the bridge cannot be taken up"))
     }
 
-    /// Makes a device a port of a bridge: up, isolated, and nothing is learnt from it.
+    /// Makes a device a port of a bridge: up, isolated, nothing is learnt from it, and it speaks no ARP itself; what is bridged
+    /// does.
     pub(crate) async fn enslave(&self, port: u32, bridge: u32, mtu: u32) -> Result<()> {
         let failed = || Error::device("a tap cannot be made a port of the bridge");
         // Isolated from the first frame on: it goes up last.
-        let joined = LinkUnspec::new_with_index(port).controller(bridge).mtu(mtu).build();
+        let joined = LinkUnspec::new_with_index(port).controller(bridge).mtu(mtu).arp(false).build();
         self.handle.link().set(joined).execute().await.map_err(failed())?;
         let options = LinkBridgePort::new(port).isolated(true).learning(false).flood(false).guard(true).build();
         self.handle.link().set_port(options).execute().await.map_err(failed())?;
@@ -248,6 +251,7 @@ fn read(message: LinkMessage) -> Option<(String, Device)> {
         is_isolated: false,
         learns: true,
         floods: true,
+        speaks_arp: !message.header.flags.contains(LinkFlags::Noarp),
     };
     for attribute in message.attributes {
         match attribute {

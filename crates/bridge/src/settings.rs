@@ -15,6 +15,10 @@ const PREFIXES: (u8, u8) = (8, 29);
 /// Least packet that a link of IPv6 carries (RFC 8200, 5), and largest that a tap does.
 const MTUS: (u16, u16) = (1280, 65_520);
 
+/// Connections of a machine: a few times as many as the program beside a machine has (`berth_egress::Limits`), which knows at
+/// once when a question of a name is done; and few enough that a machine alone takes a small part of what the host remembers (`net.netfilter.nf_conntrack_max`).
+const CONNECTIONS: u32 = 4096;
+
 /// The bridge, as an operator describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -32,6 +36,9 @@ pub struct Settings {
     pub mtu: Option<u16>,
     /// Who is asked for names; empty, those of `/etc/resolv.conf`.
     pub resolvers: Vec<SocketAddr>,
+    /// Most connections that a machine may have begun, and as many that others have with it, as the kernel counts them: a
+    /// datagram and its answer are one for half a minute. Further ones are refused.
+    pub connections: u32,
 }
 
 impl Default for Settings {
@@ -42,6 +49,7 @@ impl Default for Settings {
             subnet6: Some(Ipv6Net::new_assert(Ipv6Addr::new(0xfd62, 0x6572, 0x7469, 0, 0, 0, 0, 0), 64)),
             mtu: None,
             resolvers: Vec::new(),
+            connections: CONNECTIONS,
         }
     }
 }
@@ -115,6 +123,9 @@ impl Settings {
         if self.mtu.is_some_and(|mtu| !(MTUS.0..=MTUS.1).contains(&mtu)) {
             return wrong(format!("the MTU of the bridge must be from {} to {}", MTUS.0, MTUS.1));
         }
+        if self.connections == 0 {
+            return wrong("the bridge must leave machines at least one connection each".into());
+        }
         Ok(())
     }
 
@@ -183,6 +194,9 @@ mod tests {
         }
         for (mtu, fits) in [(1279, false), (1280, true), (65_520, true), (65_521, false)] {
             assert_eq!(with(|s| s.mtu = Some(mtu)).is_ok(), fits, "{mtu}");
+        }
+        for (connections, fits) in [(0, false), (1, true), (u32::MAX, true)] {
+            assert_eq!(with(|s| s.connections = connections).is_ok(), fits, "{connections}");
         }
     }
 

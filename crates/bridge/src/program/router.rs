@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use berth_egress::dhcp6::{self, Lease};
 use tokio::net::UdpSocket;
+use tokio::time::{Instant, sleep_until};
 
 use super::told::Told;
 use crate::GATEWAY_MAC;
@@ -21,6 +22,8 @@ const LARGEST: usize = 1500;
 /// How long guests may believe that the router is there, in seconds (RFC 8319), and after how long they are told again.
 const LIFETIME: u16 = u16::MAX;
 const AGAIN: Duration = Duration::from_hours(6);
+/// The least time between two messages to all of them (RFC 4861, 6.2.6), whoever asks.
+const LEAST: Duration = Duration::from_secs(3);
 /// Messages and options, by their numbers (RFC 4861, 4).
 const SOLICITATION: u8 = 133;
 const ADVERTISEMENT: u8 = 134;
@@ -34,18 +37,28 @@ const ETHERNET: u16 = 1500;
 /// Tells guests who their router is, until the socket fails.
 pub(super) async fn advertise(socket: UdpSocket, told: &Told, device: u32) -> io::Result<()> {
     let mut buffer = vec![0; LARGEST];
-    let mut again = tokio::time::interval(AGAIN);
-    loop {
-        let to = tokio::select! {
-            _ = again.tick() => ALL,
-            received = socket.recv_from(&mut buffer) => match received?.1.ip() {
-                _ if buffer.first() != Some(&SOLICITATION) => continue,
-                IpAddr::V6(from) if from.is_unicast_link_local() => from,
-                _ => ALL,
-            },
-        };
+    let tell = |to| {
+        let (message, to) = (advertisement(told), SocketAddrV6::new(to, 0, 0, device));
+        let socket = &socket;
         // Where nobody is, nobody hears it.
-        let _ = socket.send_to(&advertisement(told), SocketAddrV6::new(to, 0, 0, device)).await;
+        async move { drop(socket.send_to(&message, to).await) }
+    };
+    // When all were told, and are told next.
+    let (mut last, mut next) = (Instant::now(), Instant::now());
+    loop {
+        tokio::select! {
+            () = sleep_until(next) => {
+                tell(ALL).await;
+                last = Instant::now();
+                next = last + AGAIN;
+            }
+            received = socket.recv_from(&mut buffer) => match received?.1.ip() {
+                _ if buffer.first() != Some(&SOLICITATION) => {}
+                IpAddr::V6(from) if from.is_unicast_link_local() => tell(from).await,
+                // Who has no address yet is told with all others.
+                _ => next = next.min(last + LEAST),
+            },
+        }
     }
 }
 

@@ -67,14 +67,15 @@ fn run(user: Option<OsString>) -> io::Result<()> {
 }
 
 async fn serve(sockets: Sockets, told: Arc<Told>) -> io::Result<()> {
-    let (mut tasks, under_way) = (JoinSet::new(), names::UnderWay::default());
+    let mut tasks = JoinSet::new();
+    let (of_datagrams, of_connections) = (names::UnderWay::datagrams(), names::UnderWay::connections());
     let datagrams = |socket: OwnedFd| UdpSocket::from_std(socket.into());
     let (leases, told4) = (datagrams(sockets.leases)?, Arc::clone(&told));
     tasks.spawn(async move { dhcp::serve(leases, &told4).await });
     for (asked, connected) in sockets.names {
-        tasks.spawn(names::datagrams(datagrams(asked)?, Arc::clone(&told), under_way.clone()));
+        tasks.spawn(names::datagrams(datagrams(asked)?, Arc::clone(&told), of_datagrams.clone()));
         let connected = TcpListener::from_std(connected.into())?;
-        tasks.spawn(names::connections(connected, Arc::clone(&told), under_way.clone()));
+        tasks.spawn(names::connections(connected, Arc::clone(&told), of_connections.clone()));
     }
     if let Some(Six { router, leases, device }) = sockets.six {
         let (router, leases, of_router) = (datagrams(router)?, datagrams(leases)?, Arc::clone(&told));

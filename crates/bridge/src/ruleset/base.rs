@@ -56,7 +56,9 @@ fn without(text: &str, word: &str) -> String {
     text.lines().filter(|line| !line.contains(word)).map(|line| format!("{line}\n")).collect()
 }
 
-/// Frames between machines' taps and the bridge. Ports are isolated, so a frame goes to the bridge or comes from it.
+/// Frames between machines' taps and the bridge. Ports are isolated, so a frame goes to the bridge or comes from it. What is
+/// for the bridge's own protocols (IEEE 802.1D, 7.12.6) passes no `prerouting`, and would be the host's as if a tap were a card
+/// of its own: `input` is the one hook that it passes.
 const LINK: &str = r#"
 table bridge BRIDGE {
  map from {
@@ -69,6 +71,10 @@ table bridge BRIDGE {
   type filter hook prerouting priority -300; policy accept;
   iifname vmap @from
   iifname "BRIDGE-*" drop
+ }
+ chain input {
+  type filter hook input priority -300; policy accept;
+  iifname "BRIDGE-*" ether daddr & ff:ff:ff:ff:ff:f0 == 01:80:c2:00:00:00 drop
  }
  chain output {
   type filter hook output priority 0; policy accept;
@@ -83,7 +89,8 @@ table bridge BRIDGE {
 }
 "#;
 
-/// Packets. `raw` comes before anything is translated: nobody but a machine has a machine's address.
+/// Packets. `raw` comes before anything is translated: nobody but a machine has a machine's address, and nothing is told by a
+/// tap alone.
 const INTERNET: &str = r#"
 table inet BRIDGE {
  set special4 {
@@ -120,6 +127,7 @@ table inet BRIDGE {
  }
  chain strangers {
   type filter hook prerouting priority raw; policy accept;
+  iifname "BRIDGE-*" drop
   iifname != { "BRIDGE", "lo" } ip saddr SUBNET drop
   iifname != { "BRIDGE", "lo" } ip6 saddr SUBNET6 drop
   iifname "BRIDGE" ip saddr != { SUBNET, 0.0.0.0 } drop

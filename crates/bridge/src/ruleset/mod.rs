@@ -9,12 +9,13 @@
 //!                                                    postrouting ─► masquerade
 //! ```
 //!
-//! A machine has four chains and an entry in each of a few maps, so a change of one among a thousand is a transaction of a
+//! A machine has six chains and an entry in each of a few maps, so a change of one among a thousand is a transaction of a
 //! few lines, which the kernel takes as a whole or not at all. Whatever has no entry is dropped.
 //!
 //! Rules speak of who begins (`domain::firewall`). The kernel remembers that: each packet of a connection is judged by the
 //! connection's first one (`ct original`), so what answers something that was allowed passes, and what a change does not
-//! allow any more ends at once, in both directions. Only a machine's packets are judged. Nothing of the host's own tables is
+//! allow any more ends at once, in both directions. Of the connections that it begins, and of those that it gets, so many may be
+//! at once (`bound_out_7`, `bound_in_7`): what the kernel remembers them by is the whole host's. Only a machine's packets are judged. Nothing of the host's own tables is
 //! read or changed: a packet passes where all tables let it.
 //!
 //! What machines may reach is what the policy of sandboxes lets them by default (`domain::sandbox::network_policy`): not the
@@ -92,7 +93,7 @@ pub fn change(settings: &Settings, before: Option<&Machine>, after: Option<&Mach
     for (entry, value) in after.entries.iter().filter(|(entry, value)| before.entries.get(entry) != Some(value)) {
         element(&mut text, "add", settings, &entry.map, &format!("{} : {value}", entry.key));
     }
-    for place in before.chains.keys().filter(|place| !after.chains.contains_key(place)) {
+    for place in before.chains.keys().rev().filter(|place| !after.chains.contains_key(place)) {
         let target = target(settings, place);
         let _ = writeln!(text, "flush chain {target}\ndelete chain {target}");
     }

@@ -9,6 +9,10 @@ use super::firewall;
 use crate::machine::Machine;
 use crate::settings::Settings;
 
+/// How often a machine may ask for what one program tells all machines of a host: several times as often as one does that
+/// starts.
+const OFTEN: &str = "limit rate over 4/second burst 16 packets";
+
 /// A chain or a map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -36,8 +40,14 @@ impl Part {
         let mut part = Self::default();
         part.chain("bridge", format!("from_{slot}"), from(settings, machine));
         part.chain("bridge", format!("to_{slot}"), to(machine));
-        part.chain("inet", format!("out_{slot}"), firewall::rules(&machine.rules, Direction::Out));
-        part.chain("inet", format!("in_{slot}"), firewall::rules(&machine.rules, Direction::In));
+        for (way, direction) in [("out", Direction::Out), ("in", Direction::In)] {
+            // By a name before those of the chains that lead there: chains are made in that order, and removed in the other
+            // one. In a chain of its own what was counted stays where rules change.
+            part.chain("inet", format!("bound_{way}_{slot}"), vec![bound(settings)]);
+            let counted = format!("ct state new jump bound_{way}_{slot}");
+            let rules = [counted].into_iter().chain(firewall::rules(&machine.rules, direction));
+            part.chain("inet", format!("{way}_{slot}"), rules.collect());
+        }
         part.entry("bridge", "from", tap.clone(), format!("goto from_{slot}"));
         part.entry("bridge", "to", tap, format!("goto to_{slot}"));
         part.entry("inet", "begins4", machine.address.to_string(), format!("goto out_{slot}"));
@@ -69,6 +79,11 @@ impl Part {
     }
 }
 
+/// Refuses the connections that are too many.
+fn bound(settings: &Settings) -> String {
+    format!("ct count over {} goto refuse", settings.connections)
+}
+
 /// What a machine may send: by its own addresses, and what it says of them by ARP, NDP and DHCP.
 fn from(settings: &Settings, machine: &Machine) -> Vec<String> {
     let (mac, address, gateway) = (machine.mac, machine.address, settings.gateway());
@@ -78,21 +93,28 @@ fn from(settings: &Settings, machine: &Machine) -> Vec<String> {
         format!("arp saddr ether {mac} arp saddr ip {address} arp daddr ip {gateway} accept"),
         // The link address in the message is the machine's own (RFC 2131, 2: chaddr).
         format!("udp sport 68 udp dport 67 @th,288,48 != 0x{hex} drop"),
+        format!("udp dport 67 {OFTEN} drop"),
         "ip saddr 0.0.0.0 ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept".into(),
         format!("ip saddr {address} accept"),
     ];
     if let Some(address) = machine.address6 {
-        let bits = format!("{:#034x}", address.to_bits());
+        let link = machine.mac.link_local();
+        rules.push("icmpv6 type { nd-router-advert, nd-redirect } drop".into());
+        rules.push(format!("icmpv6 type nd-router-solicit {OFTEN} drop"));
+        rules.push(format!("udp dport 547 {OFTEN} drop"));
+        // Whom an advertisement is about (RFC 4861, 4.4): itself, by either of its addresses.
+        for own in [address, link] {
+            let bits = format!("{:#034x}", own.to_bits());
+            rules.push(format!("ip6 saddr {own} icmpv6 type nd-neighbor-advert @th,64,128 != {bits} drop"));
+        }
         rules.extend([
-            "icmpv6 type { nd-router-advert, nd-redirect } drop".into(),
-            // Whom an advertisement is about (RFC 4861, 4.4): itself, by either of its addresses.
-            format!("ip6 saddr {address} icmpv6 type nd-neighbor-advert @th,64,128 != {bits} drop"),
-            "ip6 saddr fe80::/10 icmpv6 type nd-neighbor-advert @th,64,10 != 0x3fa drop".into(),
             format!("ip6 saddr {address} accept"),
-            "ip6 saddr fe80::/10 icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } accept"
-                .into(),
-            "ip6 saddr fe80::/10 icmpv6 type { echo-request, echo-reply } accept".into(),
-            "ip6 saddr fe80::/10 udp sport 546 udp dport 547 accept".into(),
+            // No address but this one of the link: the host would remember each.
+            format!(
+                "ip6 saddr {link} icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} accept"
+            ),
+            format!("ip6 saddr {link} icmpv6 type {{ echo-request, echo-reply }} accept"),
+            format!("ip6 saddr {link} udp sport 546 udp dport 547 accept"),
             "ip6 saddr :: icmpv6 type { nd-router-solicit, nd-neighbor-solicit } accept".into(),
         ]);
     }

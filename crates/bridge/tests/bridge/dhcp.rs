@@ -1,7 +1,7 @@
 //! The program that answers guests.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use berth_bridge::{Machine, Settings, program};
 use nix::sys::socket::{setsockopt, sockopt};
 use serde_json::json;
 
-use crate::guest::Guest;
+use crate::guest::{Frames, Guest, sum6};
 use crate::world::{World, id};
 
 /// The user that the program becomes.
@@ -163,6 +163,41 @@ fn a_guest_learns_its_router_and_its_ipv6_address() {
     assert!(answer.windows(16).any(|bytes| bytes == own.octets()), "{answer:?}");
     running.0.set(&Machine { address6: None, ..machine });
     assert_eq!(one.place.run(move || solicit(SILENCE)), None);
+}
+
+/// A question who the router is, from an address.
+fn solicitation(link: [u8; 6], from: &str) -> Vec<u8> {
+    let (from, to): (Ipv6Addr, Ipv6Addr) = (from.parse().unwrap(), "ff02::2".parse().unwrap());
+    let head = [0x60, 0, 0, 0, 0, 8, 58, 255];
+    let packet = [&head[..], &from.octets(), &to.octets(), &[133, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let mut frame = [&[0x33, 0x33, 0, 0, 0, 2][..], &link, &[0x86, 0xdd], &packet].concat();
+    sum6(&mut frame);
+    frame
+}
+
+#[test]
+fn who_asks_for_the_router_often_bothers_nobody_else() {
+    const ALL: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+    const ROUTER: u8 = 134;
+    let Some(running) = Running::new() else { return };
+    let mut frames = [7, 8].map(|slot| {
+        let machine = running.0.machine(slot, json!([]), &[]);
+        running.0.set(&machine);
+        (Frames::new(&running.0.settings.tap(slot)), machine.mac)
+    });
+    let [(one, own), (other, others)] = &mut frames;
+    let is_router = |frame: &[u8]| frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(54) == Some(&ROUTER);
+    for _ in 0..100 {
+        one.send(&solicitation(own.0, "::"));
+    }
+    // What is asked for afterwards is answered to who asks, and comes afterwards.
+    other.send(&solicitation(others.0, &others.link_local().to_string()));
+    let came = other.until(|frame| is_router(frame) && frame[..6] == others.0);
+    let to_all = came.iter().filter(|frame| is_router(frame) && frame[..6] == ALL).count();
+    assert!(to_all <= 1, "{to_all} times");
+    // All are told once, though later.
+    let told = one.until(|frame| is_router(frame) && frame[..6] == ALL);
+    assert_eq!(told.iter().filter(|frame| is_router(frame)).count(), 1);
 }
 
 #[test]

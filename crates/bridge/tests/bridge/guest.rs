@@ -28,6 +28,37 @@ impl Frames {
         let whole = [&[0; VIRTIO], frame].concat();
         assert_eq!(self.0.write(&whole).unwrap(), whole.len());
     }
+
+    /// What comes, up to and with the one that is waited for.
+    pub fn until(&mut self, is_last: impl Fn(&[u8]) -> bool) -> Vec<Vec<u8>> {
+        let mut came: Vec<Vec<u8>> = Vec::new();
+        let mut buffer = vec![0; FRAME];
+        while !came.last().is_some_and(|frame| is_last(frame)) {
+            let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            assert_eq!(poll(&mut fds, PollTimeout::from(10_000_u16)), Ok(1), "it does not come: {came:?}");
+            let len = self.0.read(&mut buffer).unwrap();
+            came.push(buffer[VIRTIO..len].to_vec());
+        }
+        came
+    }
+}
+
+/// Sets the sum of a message of ICMPv6 (RFC 8200, 8.1), whose frame is shorter than 256 bytes.
+pub fn sum6(frame: &mut [u8]) {
+    frame[56..58].fill(0);
+    let words = |bytes: &[u8]| -> u32 {
+        bytes.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], *word.get(1).unwrap_or(&0)]))).sum()
+    };
+    let mut sum = words(&frame[22..]) + u32::from(frame[19]) + 58;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[56..58].copy_from_slice(&(!u16::try_from(sum).unwrap()).to_be_bytes());
+}
+
+/// Whether a frame has these bytes in it.
+pub fn has(frame: &[u8], what: &[u8]) -> bool {
+    frame.windows(what.len()).any(|bytes| bytes == what)
 }
 
 pub struct Guest {

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use berth_bridge::Settings;
 use serde_json::json;
 
-use crate::packets::{Answered, Outcome, Refused, Silent, at, dial, listen, ping, serve, tcp, udp};
+use crate::packets::{Answered, Outcome, Refused, Silent, at, carries, dial, listen, ping, serve, tcp, udp};
 use crate::place::{ip, nft, set};
 use crate::world::{HOST, HOST6, LAN, NEAR6, OUTSIDE, OUTSIDE6, World};
 
@@ -121,4 +122,31 @@ fn large_packets_pass() {
         stream.read_exact(&mut got).map(|()| got.iter().all(|byte| *byte == 7))
     });
     assert!(echoed.unwrap());
+}
+
+#[test]
+fn a_machine_has_so_many_connections_and_leaves_others_theirs() {
+    const MOST: u32 = 5;
+    let Some(world) = World::with(Settings { connections: MOST, ..Settings::default() }) else { return };
+    serve(&world.internet, 80);
+    let ports = [("tcp/9.9.9.1:2222", 22)];
+    let (one, other) = (world.guest(7, json!([]), &ports), world.guest(8, json!([]), &[]));
+    serve(&one.place, 22);
+    let begin = || (0..MOST).map(|_| dial(at(OUTSIDE, 80), true).unwrap().0).collect::<Vec<_>>();
+    let mut begun = one.place.run(begin);
+    assert_eq!(one.place.run(|| [tcp(at(OUTSIDE, 80), Refused), udp(at(OUTSIDE, 80), Refused)]), [Refused; 2]);
+    assert_eq!(one.place.run(|| tcp(at(OUTSIDE6, 80), Refused)), Refused, "of both families");
+    let got: Vec<_> = world.internet.run(|| (0..MOST).map(|_| dial(at(HOST, 2222), true).unwrap().0).collect());
+    assert_eq!(world.internet.run(|| tcp(at(HOST, 2222), Refused)), Refused);
+    // Other rules do not make room for more.
+    let deny25 = json!([{"direction": "out", "protocol": "tcp", "ports": [25], "action": "deny"}]);
+    world.set(&world.machine(7, deny25, &ports));
+    assert_eq!(one.place.run(|| tcp(at(OUTSIDE, 80), Refused)), Refused);
+    assert!(begun.iter_mut().all(|stream| carries(stream, true)), "those that it has go on");
+    assert_eq!(other.place.run(|| tcp(at(OUTSIDE, 80), Answered)), Answered);
+    drop((begun, got));
+    let since = std::time::Instant::now();
+    while one.place.run(|| tcp(at(OUTSIDE, 80), Answered)) != Answered {
+        assert!(since.elapsed() < std::time::Duration::from_secs(20), "those that ended are not counted");
+    }
 }

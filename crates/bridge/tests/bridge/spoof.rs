@@ -1,12 +1,13 @@
 //! What a guest says of who it is.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::guest::Frames;
+use crate::guest::{Frames, has, sum6};
 use crate::packets::{Answered, Outcome, Silent, at, ping, serve, tcp};
-use crate::world::{OUTSIDE, OUTSIDE6, World};
+use crate::world::{OUTSIDE, OUTSIDE6, World, id};
 
 const OWN: [u8; 6] = [0x52, 0x54, 0, 0x62, 0, 7];
 const OTHER: [u8; 6] = [0x52, 0x54, 0, 0x62, 0, 8];
@@ -68,6 +69,7 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 const ROUTER: u8 = 134;
 const REDIRECT: u8 = 137;
+const LINK: &str = "fe80::5054:ff:fe62:7";
 const OWN6: &str = "fd62:6572:7469::8";
 const OTHER6: &str = "fd62:6572:7469::9";
 
@@ -90,17 +92,20 @@ fn only_frames_of_its_own_addresses_pass() {
         ("DHCP for another card", dhcp(OWN, OTHER), false),
         ("DHCP from another card", dhcp(OTHER, OTHER), false),
         ("its own solicitation", icmp6(OWN, OWN6, SOLICITATION, "fe80::1"), true),
-        ("one of the link", icmp6(OWN, "fe80::5", SOLICITATION, "fe80::1"), true),
+        ("one of the link", icmp6(OWN, LINK, SOLICITATION, "fe80::1"), true),
+        ("one of another's of the link", icmp6(OWN, "fe80::5", SOLICITATION, "fe80::1"), false),
         ("one before it has an address", icmp6(OWN, "::", SOLICITATION, OWN6), true),
         ("its own advertisement", icmp6(OWN, OWN6, ADVERTISEMENT, OWN6), true),
-        ("one of the link's", icmp6(OWN, "fe80::5", ADVERTISEMENT, "fe80::5"), true),
+        ("one of the link's", icmp6(OWN, LINK, ADVERTISEMENT, LINK), true),
+        ("one of another's of the link", icmp6(OWN, "fe80::5", ADVERTISEMENT, "fe80::5"), false),
+        ("one about another's of the link", icmp6(OWN, LINK, ADVERTISEMENT, "fe80::5"), false),
         ("an advertisement of another's", icmp6(OWN, OWN6, ADVERTISEMENT, OTHER6), false),
-        ("one of another's by the link", icmp6(OWN, "fe80::5", ADVERTISEMENT, OTHER6), false),
+        ("one of another's by the link", icmp6(OWN, LINK, ADVERTISEMENT, OTHER6), false),
         ("one from another's address", icmp6(OWN, OTHER6, ADVERTISEMENT, OTHER6), false),
         ("a solicitation from another's", icmp6(OWN, OTHER6, SOLICITATION, "fe80::1"), false),
-        ("a router's", icmp6(OWN, "fe80::5", ROUTER, "::"), false),
+        ("a router's", icmp6(OWN, LINK, ROUTER, "::"), false),
         ("a router's from its own address", icmp6(OWN, OWN6, ROUTER, "::"), false),
-        ("a redirect", icmp6(OWN, "fe80::5", REDIRECT, OUTSIDE6), false),
+        ("a redirect", icmp6(OWN, LINK, REDIRECT, OUTSIDE6), false),
         ("IPv6 from another card", icmp6(OTHER, OWN6, SOLICITATION, "fe80::1"), false),
         ("another protocol", frame(EVERYBODY, OWN, 0x88cc, &[0; 46]), false),
         ("a tagged frame", frame(EVERYBODY, OWN, 0x8100, &arp(OWN, OWN, OTHER_IP, GATEWAY_IP)[12..]), false),
@@ -110,6 +115,61 @@ fn only_frames_of_its_own_addresses_pass() {
         guest.send(&frame);
         assert_eq!(arrived() - before, u64::from(passes), "{what}");
     }
+}
+
+/// What is for a bridge's own protocols (IEEE 802.1D, 7.12.6) would come to the host by the tap, past the bridge.
+#[test]
+fn frames_for_the_bridges_own_protocols_come_to_nobody() {
+    let Some(world) = World::new() else { return };
+    world.set(&world.machine(7, json!([]), &[]));
+    for device in ["all", "berth0", "berth0-7"] {
+        crate::place::set(&format!("ipv4/conf/{device}/rp_filter"), "0");
+    }
+    let socket = UdpSocket::bind("0.0.0.0:7777").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut guest = Frames::new("berth0-7");
+    for last in 0..16 {
+        for ip in [IP, OTHER_IP, [9, 9, 9, 77]] {
+            for to in [GATEWAY_IP, [9, 9, 9, 1], [192, 168, 7, 1]] {
+                let mut datagram = udp(OWN, ip, to, (1, 7777), b"guest");
+                let mut asks = arp(OWN, OWN, ip, to);
+                for frame in [&mut datagram, &mut asks] {
+                    frame[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, last]);
+                    guest.send(frame);
+                }
+            }
+        }
+    }
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"host", "127.0.0.1:7777").unwrap();
+    let mut buffer = [0; 64];
+    let len = socket.recv(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"host", "what came later is first");
+    assert_eq!(neighbours("berth0-7"), "");
+    assert!(!neighbours("berth0").contains("9.9.9.77"));
+}
+
+#[test]
+fn a_guest_takes_no_place_among_the_hosts_neighbours_but_its_own() {
+    let Some(world) = World::new() else { return };
+    world.set(&world.machine(7, json!([]), &[]));
+    let before = neighbours("berth0");
+    let mut guest = Frames::new("berth0-7");
+    for n in 0x100..0x140 {
+        let from = format!("fe80::{n:x}");
+        // Whoever asks says where it is (RFC 4861, 4.3).
+        let mut frame = icmp6(OWN, &from, SOLICITATION, "fe80::1");
+        frame.extend([&[1, 1][..], &OWN].concat());
+        frame[19] += 8;
+        sum6(&mut frame);
+        guest.send(&frame);
+    }
+    assert_eq!(neighbours("berth0"), before);
+}
+
+/// What the kernel knows of who is at a device.
+fn neighbours(device: &str) -> String {
+    let output = std::process::Command::new("ip").args(["neighbour", "show", "dev", device]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
@@ -137,15 +197,53 @@ fn a_guest_with_anothers_address_reaches_nobody() {
     world.internet.ip("address add 10.127.0.8/32 dev lo");
     let port = world.machine(9, json!([]), &[("udp/9.9.9.1:99", 99)]);
     world.set(&port);
+    let mut victim = Frames::new("berth0-9");
     world.internet.run(|| {
         let socket = std::net::UdpSocket::bind("10.127.0.8:99").unwrap();
         socket.send_to(b"x", "9.9.9.1:99").unwrap();
     });
-    let mut victim = std::fs::File::from(berth_bridge::open_tap("berth0-9").unwrap());
-    rustix::fs::fcntl_setfl(&victim, rustix::fs::OFlags::NONBLOCK).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(200));
-    let mut buffer = [0; 2048];
-    while let Ok(len) = std::io::Read::read(&mut victim, &mut buffer) {
-        assert!(!buffer[..len].windows(4).any(|bytes| bytes == [10, 127, 0, 8]), "it came through");
+    // What is not refused comes after it.
+    world.internet.run(|| {
+        let socket = UdpSocket::bind("9.9.9.9:99").unwrap();
+        socket.send_to(b"the last", "9.9.9.1:99").unwrap();
+    });
+    let came = victim.until(|frame| has(frame, b"the last"));
+    assert!(!came.iter().any(|frame| has(frame, &[10, 127, 0, 8])), "it came through");
+}
+
+#[test]
+fn what_is_sent_to_a_machine_that_is_gone_does_not_come_to_the_next_one() {
+    let Some(world) = World::new() else { return };
+    serve(&world.internet, 80);
+    let ports = [("udp/9.9.9.1:99", 99)];
+    world.set(&world.machine(7, json!([]), &ports));
+    let mut gone = Frames::new("berth0-7");
+    // One flow that it begins, and one that comes to it.
+    gone.send(&udp(OWN, IP, [9, 9, 9, 9], (5000, 5001), b"begins"));
+    let (begun, comes) = world.internet.run(|| {
+        let [begun, comes] = [5001, 5002].map(|port| UdpSocket::bind(("9.9.9.9", port)).unwrap());
+        (begun, comes)
+    });
+    gone.send(&udp(OWN, IP, [9, 9, 9, 9], (5000, 5001), b"begins"));
+    begun.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let back = begun.recv_from(&mut [0; 64]).unwrap().1;
+    let tell = |what: &[u8]| {
+        begun.send_to(what, back).unwrap();
+        comes.send_to(what, "9.9.9.1:99").unwrap();
+    };
+    tell(b"before");
+    for _ in 0..2 {
+        gone.until(|frame| has(frame, b"before"));
+    }
+    gone.send(&udp(OWN, IP, [9, 9, 9, 9], (99, 5002), b"answers"));
+    drop(gone);
+    world.block(world.bridge().remove(id(7))).unwrap();
+    for rules in [json!([{"direction": "in", "protocol": "any", "action": "deny"}]), json!([])] {
+        world.block(world.bridge().set(id(77), &world.machine(7, rules, &[]))).unwrap();
+        let mut next = Frames::new("berth0-7");
+        tell(b"after");
+        next.send(&udp(OWN, IP, [8, 8, 8, 8], (6000, 80), b"the last"));
+        let came = next.until(|frame| has(frame, b"the last"));
+        assert!(!came.iter().any(|frame| has(frame, b"after")), "it came to another one");
     }
 }
