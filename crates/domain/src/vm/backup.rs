@@ -107,10 +107,11 @@ pub const fn next(facts: Facts) -> Option<BackupStep> {
                 Some(BackupStep::Fail)
             }
         },
-        BackupStatus::Failed | BackupStatus::Deleting if facts.is_begun => Some(BackupStep::Clear),
+        // First what takes room on the host: that needs no store, which may be away for days.
         BackupStatus::Ready | BackupStatus::Failed | BackupStatus::Deleting if facts.names_snapshot => {
             Some(BackupStep::LetGo)
         }
+        BackupStatus::Failed | BackupStatus::Deleting if facts.is_begun => Some(BackupStep::Clear),
         BackupStatus::Deleting => Some(BackupStep::End),
         BackupStatus::Ready | BackupStatus::Failed | BackupStatus::Deleted => None,
     }
@@ -232,6 +233,15 @@ mod tests {
             }
             let late = Facts { snapshot: Some(DiskSnapshotStatus::Ready), is_late: true, ..facts(status) };
             assert_eq!(next(late), Some(BackupStep::Fail));
+        }
+    }
+
+    #[test]
+    fn the_host_is_cleared_before_the_store() {
+        for status in [BackupStatus::Failed, BackupStatus::Deleting] {
+            let begun = Facts { is_begun: true, ..facts(status) };
+            assert_eq!(next(Facts { names_snapshot: true, ..begun }), Some(BackupStep::LetGo));
+            assert_eq!(next(begun), Some(BackupStep::Clear));
         }
     }
 

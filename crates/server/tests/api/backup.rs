@@ -386,6 +386,27 @@ async fn a_store_that_is_away_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_stays_away_leaves_no_copy_on_the_host() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    ready(caller, json!({"disk_id": data})).await;
+    let database = stored(&platform)[0].parent().expect("a folder").to_owned();
+    std::fs::rename(&database, database.with_extension("aside")).expect("a folder");
+    std::fs::write(&database, "in the way").expect("a file");
+    let [failed, unwanted] =
+        [asked(caller, json!({"disk_id": data})).await, asked(caller, json!({"disk_id": data})).await];
+    for id in [&failed, &unwanted] {
+        settled(caller, &format!("/backups/{id}"), "running").await;
+    }
+    assert_eq!(caller.delete(&format!("/backups/{unwanted}")).await.status, 202);
+    platform.advance(20 * 3600 + 1);
+    settled(caller, &format!("/backups/{failed}"), "failed").await;
+    let_go(&platform).await;
+    assert_eq!(caller.get(&format!("/backups/{unwanted}")).await.body["status"], "deleting");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_told_and_leaves_nothing() {
     let platform = platform().await;
     let caller = &platform.admin;
@@ -399,6 +420,7 @@ async fn a_failure_is_told_and_leaves_nothing() {
         let_go(&platform).await;
         caller.until("an empty store", async |_| stored(&platform).is_empty()).await;
     }
+    assert_eq!(caller.get("/quota").await.body["disks"]["used"], 1, "one that failed counts as nothing");
     // What takes too long is not waited for.
     platform.engine.refuse("export", EngineError::Transient("slow".into()));
     let id = asked(caller, json!({"disk_id": data})).await;

@@ -45,7 +45,8 @@ pub(super) async fn list_backups(
 }
 
 /// Makes a backup of a disk, or of each disk of a VM, which may run and goes on. The moment that it shows comes after the
-/// answer; the guest is not told of it, so that it is what the guest would find after a loss of power at that moment.
+/// answer: a guest that runs QEMU's guest agent freezes its file systems for it, of any other it is what the guest would find
+/// after a loss of power at that moment.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/backups",
     operation_id = "createBackup", tag = "backups",
     params(("org_id" = String, Path), ("project_id" = String, Path), KeyParam),

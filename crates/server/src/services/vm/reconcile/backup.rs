@@ -2,8 +2,8 @@
 //!
 //! A backup waits for its hidden snapshot, which the owner of its disk makes. Then it writes down that the store may have
 //! something of it, brings the snapshot there in parts, and reads all of it back: only what came back as it was sent is
-//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes has the store cleared
-//! first, and lets go of its snapshot last.
+//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes lets
+//! go of its snapshot first, which takes room on the host, and has the store cleared then, which may be away.
 
 use std::collections::HashSet;
 use std::time::Duration;
