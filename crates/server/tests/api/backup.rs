@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use berth_host::EngineError;
+use berth_server::db::sql;
 use berth_testkit::{Caller, Platform};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -505,4 +506,106 @@ async fn what_no_row_names_goes_from_the_store_after_days() {
     let platform = platform.crash_for(2 * 86_400).await;
     platform.admin.until("the sweep", async |_| !lost.exists()).await;
     assert!(kept.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_without_room_on_the_host_fails_and_leaves_nothing() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    let backup = ready(caller, json!({"disk_id": data})).await;
+    let restore = format!("/backups/{}/restore", id_of(&backup));
+    let needed = 2 * backup["size_bytes"].as_i64().expect("bytes");
+    platform.engine.set_capacity(|capacity| capacity.room_bytes = needed - 1);
+    let id = caller.post(&restore, json!({})).await.id();
+    let failed = settled(caller, &format!("/disks/{id}"), "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("no room")), "{failed}");
+    assert!(platform.engine.staged().is_empty());
+    platform.engine.set_capacity(|capacity| capacity.room_bytes = needed);
+    let id = caller.post(&restore, json!({})).await.id();
+    settled(caller, &format!("/disks/{id}"), "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_takes_too_long_is_given_up() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    let backup = ready(caller, json!({"disk_id": data})).await;
+    platform.engine.hold("bring_disk");
+    let id = caller.post(&format!("/backups/{}/restore", id_of(&backup)), json!({})).await.id();
+    let path = format!("/disks/{id}");
+    caller.until("its making", async |_| platform.engine.waiting() > 0).await;
+    platform.advance(19 * 3600);
+    assert_eq!(caller.get(&path).await.body["status"], "provisioning");
+    platform.advance(3601);
+    let failed = settled(caller, &path, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("20 hours")), "{failed}");
+    caller.until("its sweep", async |_| platform.engine.staged().is_empty()).await;
+    platform.engine.let_go();
+}
+
+/// A pipe that nobody writes to answers as a server of files that hangs does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_hangs_holds_nothing_up() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    ready(caller, json!({"disk_id": data})).await;
+    let_go(&platform).await;
+    let database = stored(&platform)[0].parent().expect("a folder").to_owned();
+    platform.engine.hold("export");
+    let id = asked(caller, json!({"disk_id": data})).await;
+    caller.until("its export", async |_| platform.engine.waiting() > 0).await;
+    let (folder, pipe) = (database.join(&id), platform.config.data_dir.join("pipe"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    std::fs::hard_link(&pipe, folder.join("backup.json")).expect("a link");
+    let platform = platform.crash_and_restart().await;
+    let path = format!("/backups/{id}");
+    platform.engine.let_go();
+    settled(&platform.admin, &path, "running").await;
+    platform.advance(20 * 3600 + 1);
+    let failed = settled(&platform.admin, &path, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("20 hours")), "{failed}");
+    let_go(&platform).await;
+    drop(std::fs::File::options().read(true).write(true).open(&pipe).expect("a pipe"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_finished_is_found_by_an_older_copy_of_the_database() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let_go(&platform).await;
+    let older = "UPDATE backups SET status = 'running', size_bytes = NULL, sha256 = NULL, parts = NULL, work_at = 1";
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    sql(older).execute(&mut tx).await.expect("a change");
+    tx.commit().await.expect("a change");
+    let platform = platform.crash_and_restart().await;
+    let found = settled(&platform.admin, &format!("/backups/{}", id_of(&backup)), "ready").await;
+    assert_eq!((&found["digest"], &found["size_bytes"]), (&backup["digest"], &backup["size_bytes"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_does_not_wait_for_what_is_stored() {
+    let platform = Platform::start_with(|config| {
+        config.backups.folder = config.data_dir.join("backups");
+        config.backups.at_once = 1;
+    })
+    .await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    let first = ready(caller, json!({"disk_id": data})).await;
+    platform.engine.hold("export");
+    let [slow, next] = [asked(caller, json!({"disk_id": data})).await, asked(caller, json!({"disk_id": data})).await];
+    caller.until("its export", async |_| platform.engine.waiting() > 0).await;
+    let path = format!("/backups/{}", id_of(&first));
+    assert_eq!(caller.delete(&path).await.status, 202);
+    gone(caller, &path).await;
+    assert_eq!(platform.engine.waiting(), 1, "one at a time");
+    platform.engine.let_go();
+    settled(caller, &format!("/backups/{slow}"), "ready").await;
+    platform.advance(5);
+    settled(caller, &format!("/backups/{next}"), "ready").await;
 }

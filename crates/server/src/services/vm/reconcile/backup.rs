@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use berth_domain::ids::{BackupId, Owner};
-use berth_domain::vm::BackupStatus;
 use berth_domain::vm::backup::{BackupStep, Facts, LONGEST, next};
+use berth_domain::vm::{BackupStatus, DiskSnapshotStatus};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,13 @@ use crate::work::lifecycle::{Life, Next};
 const LOOK: Duration = Duration::from_secs(2);
 /// Between two searches of the store for what no row names.
 const SEARCH: Duration = Duration::from_hours(6);
+/// Seconds until it is looked again whether a transfer's turn has come.
+pub(super) const TURN: i64 = 5;
+/// Seconds until it is looked again for a store that is not configured.
+const LONG: i64 = 3600;
+/// What an owner is told where a backup lies in another store than the configured one.
+const ELSEWHERE: &str = "it lies in another store than the one that the platform has now; its operator brings that back, or \
+                         has this backup forgotten";
 /// What an owner is told where the store cannot be used at the moment. Why is the operator's to know.
 const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
 
@@ -42,6 +49,8 @@ pub struct BackupLife {
 pub struct Seen {
     backup: BackupRow,
     snapshot: Option<DiskSnapshotRow>,
+    /// Whether the configured store is the one that has it, or is to have it.
+    is_here: bool,
 }
 
 impl Seen {
@@ -51,14 +60,22 @@ impl Seen {
             is_begun: self.backup.begun_at.is_some(),
             snapshot: self.snapshot.as_ref().map(|snapshot| snapshot.status),
             names_snapshot: self.backup.snapshot.is_some(),
-            is_late: now >= last_moment(&self.backup),
+            is_late: now >= last_moment(&self.backup) && !self.waits(),
         }
     }
 }
 
-/// When a backup is given up that is not made by then.
+impl Seen {
+    /// Whether nothing but its turn is missing.
+    fn waits(&self) -> bool {
+        let is_copied = self.snapshot.as_ref().is_some_and(|snapshot| snapshot.status == DiskSnapshotStatus::Ready);
+        self.is_here && is_copied && self.backup.begun_at.is_none()
+    }
+}
+
+/// When a backup is given up that is not made by then: what waits for its turn does not use up its time.
 fn last_moment(backup: &BackupRow) -> Timestamp {
-    backup.created_at.plus_seconds(LONGEST)
+    backup.begun_at.unwrap_or(backup.created_at).plus_seconds(LONGEST)
 }
 
 impl Life for BackupLife {
@@ -84,15 +101,25 @@ impl Life for BackupLife {
             Some(id) => store::disk_snapshot::load(self.vms.db(), id).await?,
             None => None,
         };
-        Ok(Some(Seen { backup, snapshot }))
+        let has = self.vms.depot().map(Depot::name);
+        let is_here = has.is_some_and(|has| backup.store.as_deref().is_none_or(|wanted| wanted == has));
+        Ok(Some(Seen { backup, snapshot, is_here }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<BackupStep>, StepError> {
-        if let Some(step) = next(seen.facts(self.vms.clock().now())) {
-            return Ok(Next::Take(step));
-        }
+        let now = self.vms.clock().now();
         let is_unmade = matches!(seen.backup.status, BackupStatus::Pending | BackupStatus::Running);
-        Ok(Next::Rest(is_unmade.then(|| last_moment(&seen.backup))))
+        match next(seen.facts(now)) {
+            Some(BackupStep::Store | BackupStep::Clear) if !seen.is_here => {
+                let later = now.plus_seconds(LONG);
+                Ok(Next::Rest(Some(if is_unmade { later.min(last_moment(&seen.backup)) } else { later })))
+            }
+            Some(BackupStep::Store) if self.vms.storing().available_permits() == 0 => {
+                Ok(Next::Rest(Some(now.plus_seconds(TURN))))
+            }
+            Some(step) => Ok(Next::Take(step)),
+            None => Ok(Next::Rest(is_unmade.then(|| last_moment(&seen.backup)))),
+        }
     }
 
     fn name(step: &BackupStep) -> &'static str {
@@ -115,9 +142,16 @@ impl Life for BackupLife {
         }
     }
 
-    async fn rest(&self, Seen { backup, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+    async fn rest(&self, seen @ Seen { backup, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
         if backup.work_at == until {
             return Ok(());
+        }
+        let needs_store =
+            matches!(next(seen.facts(self.vms.clock().now())), Some(BackupStep::Store | BackupStep::Clear));
+        if needs_store && !seen.is_here {
+            let (wanted, has) = (backup.store.as_deref(), self.vms.depot().map(Depot::name));
+            tracing::warn!(backup = %backup.id, wanted, has, "no such store of backups is configured; looking again in an hour");
+            say(&self.vms, backup.id, ELSEWHERE.to_owned()).await?;
         }
         record(&self.vms, backup.id, |now, _| {
             // What changed meanwhile, its snapshot too, wants another look.
@@ -166,7 +200,8 @@ impl BackupLife {
 
     /// Brings a backup to the store and reads it back, or gives that up where nobody wants it any more.
     async fn store(&self, backup: &BackupRow) -> Result<(), StepError> {
-        let depot = self.depot(backup).await?;
+        let depot = self.depot()?;
+        let Ok(_turn) = self.vms.storing().try_acquire() else { return Ok(()) };
         let Some(backup) = self.begin(backup.id, depot).await? else { return Ok(()) };
         fault("backup", "store", "begun").await?;
         let told = |message: String| async {
@@ -175,7 +210,7 @@ impl BackupLife {
         };
         let stored = tokio::select! {
             stored = transfer::store(&self.vms, depot, &backup, told) => stored,
-            () = self.unwanted(backup.id) => return Ok(()),
+            () = self.unwanted(&backup) => return Ok(()),
         };
         if let Err(transfer::Failed::Depot(error)) = &stored {
             self.away(backup.id, error).await?;
@@ -192,16 +227,10 @@ impl BackupLife {
         .await
     }
 
-    /// The store that has a backup, or is to have it.
-    async fn depot(&self, backup: &BackupRow) -> Result<&Depot, StepError> {
-        let found = self.vms.depot();
-        if let Some(depot) = found.filter(|depot| backup.store.as_deref().is_none_or(|name| name == depot.name())) {
-            return Ok(depot);
-        }
-        let wanted = backup.store.as_deref().unwrap_or("any");
-        tracing::warn!(backup = %backup.id, wanted, has = found.map(Depot::name), "no such store of backups is configured");
-        say(&self.vms, backup.id, AWAY.to_owned()).await?;
-        Err(EngineError::Transient("the store of the backup is not configured".into()).into())
+    /// The store, of which the plan has seen that it is the right one.
+    fn depot(&self) -> Result<&Depot, StepError> {
+        let none = || EngineError::Transient("the store of the backup is not configured".into());
+        Ok(self.vms.depot().ok_or_else(none)?)
     }
 
     /// Writes down that the store may have something of a backup from now on. None where it is not wanted any more.
@@ -223,12 +252,12 @@ impl BackupLife {
         Ok(Some(backup))
     }
 
-    /// Returns once a backup is not to be made any more.
-    async fn unwanted(&self, id: BackupId) {
-        loop {
+    /// Returns once a backup is not to be made any more, or takes too long.
+    async fn unwanted(&self, backup: &BackupRow) {
+        while self.vms.clock().now() < last_moment(backup) {
             tokio::time::sleep(LOOK).await;
             // A database that does not answer says nothing.
-            if let Ok(Some(row)) = store::backup::load(self.vms.db(), id).await
+            if let Ok(Some(row)) = store::backup::load(self.vms.db(), backup.id).await
                 && row.status != BackupStatus::Running
             {
                 return;
@@ -248,7 +277,7 @@ impl BackupLife {
     }
 
     async fn clear(&self, backup: &BackupRow) -> Result<(), StepError> {
-        let cleared = self.depot(backup).await?.clear(backup.id).await;
+        let cleared = self.depot()?.clear(backup.id).await;
         fault("backup", "clear", "done").await?;
         if let Err(error) = cleared {
             if backup.status == BackupStatus::Deleting {
@@ -321,6 +350,10 @@ async fn write(tx: &mut Tx, before: &BackupRow, mut backup: BackupRow, now: Time
 /// to stop. A database may be an older copy, so what it does not know is not removed at once.
 pub async fn search(vms: Vms, stop: CancellationToken) {
     let Some(depot) = vms.depot() else { return };
+    // Some may have waited for this store, which was not configured before.
+    if let Err(error) = store::backup::wake_all(vms.db(), vms.clock().now()).await {
+        tracing::warn!(%error, "backups that wait are looked at later");
+    }
     let mut times = tokio::time::interval(SEARCH);
     loop {
         tokio::select! {

@@ -233,6 +233,14 @@ pub async fn wake(tx: &mut Tx, snapshot: DiskSnapshotId, now: Timestamp) -> Resu
     Ok(())
 }
 
+/// Has the worker look at all that wait for something.
+pub async fn wake_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
+    let mut tx = db.begin().await?;
+    sql("UPDATE backups SET work_at = $1 WHERE work_at > $1 AND deleted_at IS NULL").bind(now).execute(&mut tx).await?;
+    tx.signal(Signal::Work(TABLE));
+    tx.commit().await
+}
+
 /// Backups that want work, organizations in turn, and when the next one does.
 pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<BackupId>, DbError> {
     due::of_projects(db, TABLE, now, limit).await
