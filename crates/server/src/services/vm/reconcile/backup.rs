@@ -142,7 +142,8 @@ impl Life for BackupLife {
         }
     }
 
-    async fn rest(&self, seen @ Seen { backup, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+    async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        let backup = &seen.backup;
         if backup.work_at == until {
             return Ok(());
         }
