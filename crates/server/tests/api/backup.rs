@@ -66,6 +66,7 @@ fn stored(platform: &Platform) -> Vec<PathBuf> {
     databases
         .flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten().flatten())
         .map(|e| e.path())
+        .filter(|path| path.is_dir())
         .collect()
 }
 
@@ -500,7 +501,13 @@ async fn what_no_row_names_goes_from_the_store_after_days() {
     let lost = kept.with_file_name(Uuid::now_v7().to_string());
     std::fs::create_dir(&lost).expect("a folder");
     std::fs::write(lost.join("000001"), "nobody's").expect("a file");
-    let platform = platform.crash_for(13 * 86_400).await;
+    // An older copy of the database may not know it: the days count from when it was first seen.
+    let noted = kept.with_file_name("unnamed.json");
+    let mut platform = platform.crash_for(100 * 86_400).await;
+    let name = lost.file_name().and_then(|name| name.to_str()).expect("an id").to_owned();
+    let is_noted = async |_: Caller| std::fs::read_to_string(&noted).is_ok_and(|text| text.contains(&name));
+    platform.admin.until("its note", is_noted).await;
+    platform = platform.crash_for(13 * 86_400).await;
     settled(&platform.admin, &format!("/backups/{}", id_of(&backup)), "ready").await;
     assert!(lost.exists() && kept.exists());
     let platform = platform.crash_for(2 * 86_400).await;
@@ -608,4 +615,26 @@ async fn what_goes_does_not_wait_for_what_is_stored() {
     settled(caller, &format!("/backups/{slow}"), "ready").await;
     platform.advance(5);
     settled(caller, &format!("/backups/{next}"), "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_that_is_not_mounted_is_not_told_as_damaged() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let (place, aside) = (platform.config.data_dir.join("backups"), platform.config.data_dir.join("aside"));
+    std::fs::rename(&place, &aside).expect("a folder");
+    std::fs::create_dir(&place).expect("a folder");
+    let platform = platform.crash_and_restart().await;
+    let restore = format!("/backups/{}/restore", id_of(&backup));
+    let refused = async |caller: Caller| caller.post("/backups", json!({"disk_id": data})).await.status == 409;
+    platform.admin.until("a look at the store", refused).await;
+    let answer = platform.admin.post(&restore, json!({})).await;
+    answer.refused(409, "not_supported");
+    assert!(answer.body["message"].as_str().is_some_and(|text| text.contains("mounts it")), "{answer:?}");
+    std::fs::remove_dir_all(&place).expect("a folder");
+    std::fs::rename(&aside, &place).expect("a folder");
+    let platform = platform.crash_and_restart().await;
+    let id = platform.admin.post(&restore, json!({})).await.id();
+    settled(&platform.admin, &format!("/disks/{id}"), "ready").await;
 }

@@ -16,13 +16,14 @@
 //! files that hangs keeps a thread for each call that it does not answer, so these are counted, and no more are made than
 //! [`CALLS`]. After any failure the store is opened anew, with the keys as they are then.
 
+mod mark;
+
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use berth_domain::Timestamp;
 use berth_domain::ids::BackupId;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
@@ -35,6 +36,8 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::config::{Backups, S3};
+
+pub use mark::{Standing, sift};
 
 /// Bytes of a part: few enough to be held in memory, many enough that 2 TiB are a number of objects that can be listed.
 pub const PART: u64 = 16 << 20;
@@ -85,6 +88,8 @@ pub struct Depot {
     opened: Arc<Mutex<Option<Arc<dyn ObjectStore>>>>,
     calls: Arc<Semaphore>,
     longest_call: Duration,
+    /// What the last look found.
+    standing: Arc<Mutex<Option<Standing>>>,
     /// With what names begin.
     below: Path,
     name: String,
@@ -115,6 +120,7 @@ impl Depot {
             opened: Arc::default(),
             calls: Arc::new(Semaphore::new(CALLS)),
             longest_call: LONGEST_CALL,
+            standing: Arc::default(),
             below,
             name,
         })
@@ -175,6 +181,10 @@ impl Depot {
     /// What it calls itself, for the operator and for rows: one that is named otherwise is another store.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    fn standing(&self) -> MutexGuard<'_, Option<Standing>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn of_backup(&self, id: BackupId) -> Path {
@@ -238,23 +248,18 @@ impl Depot {
         .await
     }
 
-    /// The backups of which something was put before a time, and nothing since.
-    pub async fn older_than(&self, time: Timestamp) -> Result<HashSet<BackupId>, DepotError> {
+    /// The backups of which something is there.
+    pub async fn backups(&self) -> Result<HashSet<BackupId>, DepotError> {
         let below = self.below.clone();
         self.ask(|store| async move {
-            let (mut old, mut young) = (HashSet::new(), HashSet::new());
+            let mut ids = HashSet::new();
             let mut found = store.list(Some(&below));
             while let Some(object) = found.next().await {
                 let object = object?;
                 let mut rest = object.location.prefix_match(&below).into_iter().flatten();
-                let Some(Ok(id)) = rest.next().map(|part| part.as_ref().parse::<BackupId>()) else { continue };
-                if object.last_modified.timestamp_micros() < time.0 {
-                    old.insert(id)
-                } else {
-                    young.insert(id)
-                };
+                ids.extend(rest.next().and_then(|part| part.as_ref().parse::<BackupId>().ok()));
             }
-            Ok(&old - &young)
+            Ok(ids)
         })
         .await
     }
@@ -333,7 +338,7 @@ async fn remove_folder(folder: PathBuf) -> object_store::Result<()> {
 mod tests {
     use super::*;
 
-    fn folder(dir: &std::path::Path) -> Depot {
+    pub(super) fn folder(dir: &std::path::Path) -> Depot {
         let config = Backups { folder: dir.to_owned(), ..Backups::default() };
         Depot::of(&config, "database").unwrap()
     }
@@ -355,9 +360,7 @@ mod tests {
         assert!(depot.get(one, 1).await.unwrap_err().is_missing());
         assert_eq!(depot.get(other, 1).await.unwrap(), "part");
         depot.clear(one).await.unwrap();
-        let ahead = Timestamp(i64::MAX);
-        assert_eq!(depot.older_than(ahead).await.unwrap(), HashSet::from([other]));
-        assert_eq!(depot.older_than(Timestamp(0)).await.unwrap(), HashSet::new());
+        assert_eq!(depot.backups().await.unwrap(), HashSet::from([other]));
     }
 
     #[tokio::test]

@@ -32,13 +32,21 @@ pub fn not_found() -> Error {
 
 /// Where backups are kept; 409 on a platform that keeps none.
 pub(super) fn depot(vms: &Vms) -> Result<&Depot> {
-    vms.depot().ok_or_else(|| {
+    let depot = vms.depot().ok_or_else(|| {
         Error::new(
             Code::NotSupported,
             "This platform keeps no backups. Its operator names a place for them in the configuration, as \
              [backups] folder = \"/srv/backups\", or a bucket of S3, and starts the service again.",
         )
-    })
+    })?;
+    if depot.is_gone() {
+        return Err(Error::new(
+            Code::NotSupported,
+            "The store of backups is not in its place, as a share that is not mounted. Its operator mounts it; where the \
+             place is to be used as it is, the log of the service says what to type.",
+        ));
+    }
+    Ok(depot)
 }
 
 /// Records the wish for a backup of a disk, or of each disk of a VM.

@@ -6,7 +6,7 @@
 //! go of its snapshot first, which takes room on the host, and has the store cleared then, which may be away.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_domain::ids::{BackupId, Owner};
 use berth_domain::vm::backup::{BackupStep, Facts, LONGEST, next};
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::transfer::{self, Stored};
 use super::{StepError, fault};
 use crate::db::Tx;
-use crate::services::vm::depot::{Depot, DepotError};
+use crate::services::vm::depot::{Depot, DepotError, Standing, sift};
 use crate::services::vm::ops::disk_snapshot::drop_copy;
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
@@ -28,6 +28,8 @@ use crate::work::lifecycle::{Life, Next};
 
 /// Between two looks whether what is under way is still wanted.
 const LOOK: Duration = Duration::from_secs(2);
+/// Between two looks whether the store is in its place.
+const GLANCE: Duration = Duration::from_mins(1);
 /// Between two searches of the store for what no row names.
 const SEARCH: Duration = Duration::from_hours(6);
 /// Seconds until it is looked again whether a transfer's turn has come.
@@ -201,10 +203,10 @@ impl BackupLife {
 
     /// Brings a backup to the store and reads it back, or gives that up where nobody wants it any more.
     async fn store(&self, backup: &BackupRow) -> Result<(), StepError> {
-        let depot = self.depot()?;
         let Ok(_turn) = self.vms.storing().try_acquire() else { return Ok(()) };
-        let Some(backup) = self.begin(backup.id, depot).await? else { return Ok(()) };
+        let Some(backup) = self.begin(backup.id, self.configured()?).await? else { return Ok(()) };
         fault("backup", "store", "begun").await?;
+        let depot = self.depot(&backup).await?;
         let told = |message: String| async {
             // Only for who looks on; the next word comes in a moment.
             let _ = say(&self.vms, backup.id, message).await;
@@ -229,9 +231,19 @@ impl BackupLife {
     }
 
     /// The store, of which the plan has seen that it is the right one.
-    fn depot(&self) -> Result<&Depot, StepError> {
+    fn configured(&self) -> Result<&Depot, StepError> {
         let none = || EngineError::Transient("the store of the backup is not configured".into());
         Ok(self.vms.depot().ok_or_else(none)?)
+    }
+
+    /// The same, in its place.
+    async fn depot(&self, backup: &BackupRow) -> Result<&Depot, StepError> {
+        let depot = self.configured()?;
+        if let Err(error) = in_place(&self.vms, depot).await {
+            say(&self.vms, backup.id, AWAY.to_owned()).await?;
+            return Err(error);
+        }
+        Ok(depot)
     }
 
     /// Writes down that the store may have something of a backup from now on. None where it is not wanted any more.
@@ -278,7 +290,7 @@ impl BackupLife {
     }
 
     async fn clear(&self, backup: &BackupRow) -> Result<(), StepError> {
-        let cleared = self.depot()?.clear(backup.id).await;
+        let cleared = self.depot(backup).await?.clear(backup.id).await;
         fault("backup", "clear", "done").await?;
         if let Err(error) = cleared {
             if backup.status == BackupStatus::Deleting {
@@ -347,31 +359,75 @@ async fn write(tx: &mut Tx, before: &BackupRow, mut backup: BackupRow, now: Time
     Ok(backup)
 }
 
-/// Searches the store for what no row names, and removes what nobody has named for as long as what is lost is kept, until told
-/// to stop. A database may be an older copy, so what it does not know is not removed at once.
+/// Fails where the store is not in its place.
+pub(super) async fn in_place(vms: &Vms, depot: &Depot) -> Result<Standing, StepError> {
+    let has_backups = store::backup::lies_in(vms.db(), depot.name()).await?;
+    let away = |error: &DepotError| tracing::warn!(%error, "the store of backups cannot be used; trying again");
+    match depot.look(vms.host(), has_backups).await.inspect_err(away)? {
+        Standing::Gone => Err(EngineError::Transient("the store of backups is not in its place".into()).into()),
+        standing => Ok(standing),
+    }
+}
+
+/// Looks whether the store is in its place, and searches it for what no row names, until told to stop. A database may be an older
+/// copy, so what it does not know goes only when it was not known for as long as what is lost is kept, counted from when that was
+/// first seen.
 pub async fn search(vms: Vms, stop: CancellationToken) {
     let Some(depot) = vms.depot() else { return };
     // Some may have waited for this store, which was not configured before.
     if let Err(error) = store::backup::wake_all(vms.db(), vms.clock().now()).await {
         tracing::warn!(%error, "backups that wait are looked at later");
     }
-    let mut times = tokio::time::interval(SEARCH);
+    let (mut times, mut searched, mut said) = (tokio::time::interval(GLANCE), None::<Instant>, None);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = times.tick() => {}
         }
-        if let Err(error) = sweep(&vms, depot).await {
-            tracing::warn!(%error, "the store of backups could not be searched; trying again later");
+        let found = in_place(&vms, depot).await.ok();
+        let is_gone = depot.is_gone();
+        if said != Some((found, is_gone)) {
+            tell(depot, found, is_gone);
+            said = Some((found, is_gone));
+        }
+        if found != Some(Standing::Own) || searched.is_some_and(|at| at.elapsed() < SEARCH) {
+            continue;
+        }
+        match sweep(&vms, depot).await {
+            Ok(()) => searched = Some(Instant::now()),
+            Err(error) => tracing::warn!(%error, "the store of backups could not be searched; trying again later"),
         }
     }
 }
 
+/// Tells the operator how the store was found, where that is not as it should be.
+fn tell(depot: &Depot, found: Option<Standing>, is_gone: bool) {
+    let (store, mark) = (depot.name(), depot.mark());
+    match found {
+        Some(Standing::Others) => tracing::warn!(
+            store,
+            mark,
+            "another service keeps backups with this database there: nothing is searched for that no row names; where that \
+             service is gone, empty the file mark"
+        ),
+        None if is_gone => tracing::error!(
+            store,
+            mark,
+            "backups lie in this store, and it is empty: mount it; where this is its place from now on, make an empty file mark"
+        ),
+        Some(Standing::Own | Standing::Gone) | None => {}
+    }
+}
+
 async fn sweep(vms: &Vms, depot: &Depot) -> Result<()> {
-    let before = vms.clock().now().plus_seconds(-86_400 * vms.lost_days());
-    let old = depot.older_than(before).await.map_err(Error::unavailable)?;
+    let there = depot.backups().await.map_err(Error::unavailable)?;
     let known: HashSet<BackupId> = store::backup::living(vms.db()).await?.into_iter().collect();
-    for id in old.into_iter().filter(|id| !known.contains(id)) {
+    let before = depot.unnamed().await.map_err(Error::unavailable)?;
+    let (noted, go) = sift(&(&there - &known), &before, vms.clock().now(), vms.lost_days());
+    if noted != before {
+        depot.note_unnamed(&noted).await.map_err(Error::unavailable)?;
+    }
+    for id in go {
         tracing::warn!(backup = %id, "removing a backup from the store that no row names");
         depot.clear(id).await.map_err(Error::unavailable)?;
     }

@@ -14,7 +14,7 @@ use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
 
-use super::backup::TURN;
+use super::backup::{TURN, in_place};
 use super::disk::{place, say, settle};
 use super::transfer::{Failed, fetch};
 use super::{StepError, fault};
@@ -157,6 +157,10 @@ impl DiskRestoreLife {
     async fn depot(&self, backup: &BackupRow, disk: DiskId) -> Result<&Depot, StepError> {
         let found = self.vms.depot();
         if let Some(depot) = found.filter(|depot| backup.store.as_deref() == Some(depot.name())) {
+            if let Err(error) = in_place(&self.vms, depot).await {
+                say(&self.vms, disk, AWAY).await?;
+                return Err(error);
+            }
             return Ok(depot);
         }
         tracing::warn!(backup = %backup.id, wanted = backup.store, "no such store of backups is configured");

@@ -270,6 +270,15 @@ pub async fn living(db: &Db) -> Result<Vec<BackupId>, DbError> {
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
+/// Whether something lies in a store, as far as rows know.
+pub async fn lies_in(db: &Db, store: &str) -> Result<bool, DbError> {
+    let n: i64 = sql("SELECT COUNT(*) FROM backups WHERE store = $1 AND status = 'ready' AND deleted_at IS NULL")
+        .bind(store)
+        .fetch_one(db)
+        .await?;
+    Ok(n > 0)
+}
+
 /// Whether a project has any.
 pub async fn any(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
     let n: i64 = sql("SELECT COUNT(*) FROM backups WHERE project_id = $1 AND deleted_at IS NULL")
