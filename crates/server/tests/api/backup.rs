@@ -638,3 +638,46 @@ async fn a_share_that_is_not_mounted_is_not_told_as_damaged() {
     let id = platform.admin.post(&restore, json!({})).await.id();
     settled(&platform.admin, &format!("/disks/{id}"), "ready").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_another_store_waits_or_is_forgotten() {
+    let mut platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let [first, second] = [
+        ready(&platform.admin, json!({"disk_id": data})).await,
+        ready(&platform.admin, json!({"disk_id": data})).await,
+    ];
+    let [first, second] = [first, second].map(|backup| format!("/backups/{}", id_of(&backup)));
+    let_go(&platform).await;
+    let first_place = std::mem::replace(&mut platform.config.backups.folder, platform.config.data_dir.join("other"));
+    let mut platform = platform.crash_and_restart().await;
+    let caller = &platform.admin;
+    for path in [&first, &second] {
+        assert_eq!(caller.delete(path).await.status, 202);
+    }
+    let told = async |caller: Caller| {
+        let message = caller.get(&first).await.body["message"].clone();
+        message.as_str().is_some_and(|text| text.contains("another store"))
+    };
+    caller.until("its message", told).await;
+    assert_eq!(caller.delete(&format!("{first}?forget=yes")).await.status, 400);
+    assert_eq!(caller.delete(&format!("{first}?forget=true")).await.status, 202);
+    gone(caller, &first).await;
+    assert_eq!(caller.get(&second).await.body["status"], "deleting");
+    platform.config.backups.folder = first_place;
+    let platform = platform.crash_and_restart().await;
+    gone(&platform.admin, &second).await;
+    assert_eq!(stored(&platform).len(), 1, "what was forgotten is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_administrator_has_a_backup_forgotten() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let made = platform.admin.post("/api_keys", json!({"name": "ci", "scopes": ["vm"]})).await;
+    let key = platform.admin.with_token(made.body["key"].as_str().expect("a key"));
+    let path = format!("/backups/{}", id_of(&backup));
+    assert_eq!(key.delete(&format!("{path}?forget=true")).await.status, 403);
+    assert_eq!(key.delete(&path).await.status, 202);
+}
