@@ -83,7 +83,13 @@ struct World {
 
 impl Default for SimulatedEngine {
     fn default() -> Self {
-        let capacity = Capacity { vcpu: 100_000, memory_mb: 100_000_000, disk_gb: 100_000_000, disk_free: true };
+        let capacity = Capacity {
+            vcpu: 100_000,
+            memory_mb: 100_000_000,
+            disk_gb: 100_000_000,
+            disk_free: true,
+            room_bytes: i64::MAX,
+        };
         let image = |id: &str, gib: i64| (id.to_owned(), image(id, "1", gib << 30));
         let world = World {
             images: HashMap::from([image("micro", 20), image("large", 25)]),

@@ -83,7 +83,11 @@ fn store(service: &Service) -> PathBuf {
 /// The folders of backups that the store has.
 fn stored(service: &Service) -> Vec<PathBuf> {
     let databases = std::fs::read_dir(store(service)).into_iter().flatten().flatten();
-    databases.flat_map(|of| std::fs::read_dir(of.path()).into_iter().flatten().flatten()).map(|of| of.path()).collect()
+    databases
+        .flat_map(|of| std::fs::read_dir(of.path()).into_iter().flatten().flatten())
+        .map(|of| of.path())
+        .filter(|path| path.is_dir())
+        .collect()
 }
 
 /// Waits until what is at a path has a status; how it is then.

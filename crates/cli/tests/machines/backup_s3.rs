@@ -117,7 +117,11 @@ impl Server {
         let listed = Client::new().get(format!("{}/kept?list-type=2", self.url)).send().await.expect("an answer");
         assert!(listed.status().is_success(), "{listed:?}");
         let text = listed.text().await.expect("a text");
-        text.split("<Key>").skip(1).map(|rest| rest.split('<').next().expect("a name").to_owned()).collect()
+        text.split("<Key>")
+            .skip(1)
+            .map(|rest| rest.split('<').next().expect("a name").to_owned())
+            .filter(|name| !name.ends_with("/berth.json") && !name.ends_with("/unnamed.json"))
+            .collect()
     }
 }
 

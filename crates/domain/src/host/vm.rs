@@ -159,6 +159,8 @@ pub struct Capacity {
     pub disk_gb: i64,
     /// Whether there is room for one more disk at this moment.
     pub disk_free: bool,
+    /// How many bytes can be written before what is kept back of the disk is touched.
+    pub room_bytes: i64,
 }
 
 /// What the host has of us.

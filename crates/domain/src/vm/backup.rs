@@ -21,7 +21,8 @@ use crate::names::Name;
 use crate::vm::request::name;
 use crate::words;
 
-/// How long a backup may take from the request on, in seconds: 2 TiB at 30 MB a second.
+/// How long a backup may take from when its turn comes, and a disk that is made of one from the request on, in seconds: 2 TiB
+/// at 30 MB a second.
 pub const LONGEST: i64 = 20 * 3600;
 
 words! {
@@ -103,14 +104,17 @@ pub const fn next(facts: Facts) -> Option<BackupStep> {
             _ if facts.is_late => Some(BackupStep::Fail),
             Some(DiskSnapshotStatus::Pending) => None,
             Some(DiskSnapshotStatus::Ready) => Some(BackupStep::Store),
+            // The store may have all of it: where the database is an older copy, this may have been made long ago.
+            _ if facts.is_begun => Some(BackupStep::Store),
             Some(DiskSnapshotStatus::Failed | DiskSnapshotStatus::Deleting | DiskSnapshotStatus::Deleted) | None => {
                 Some(BackupStep::Fail)
             }
         },
-        BackupStatus::Failed | BackupStatus::Deleting if facts.is_begun => Some(BackupStep::Clear),
+        // First what takes room on the host: that needs no store, which may be away for days.
         BackupStatus::Ready | BackupStatus::Failed | BackupStatus::Deleting if facts.names_snapshot => {
             Some(BackupStep::LetGo)
         }
+        BackupStatus::Failed | BackupStatus::Deleting if facts.is_begun => Some(BackupStep::Clear),
         BackupStatus::Deleting => Some(BackupStep::End),
         BackupStatus::Ready | BackupStatus::Failed | BackupStatus::Deleted => None,
     }
@@ -229,9 +233,20 @@ mod tests {
             assert_eq!(of(Some(DiskSnapshotStatus::Ready)), Some(BackupStep::Store));
             for gone in [Some(DiskSnapshotStatus::Failed), Some(DiskSnapshotStatus::Deleting), None] {
                 assert_eq!(of(gone), Some(BackupStep::Fail));
+                let begun = Facts { snapshot: gone, names_snapshot: true, is_begun: true, ..facts(status) };
+                assert_eq!(next(begun), Some(BackupStep::Store), "the store may have it");
             }
             let late = Facts { snapshot: Some(DiskSnapshotStatus::Ready), is_late: true, ..facts(status) };
             assert_eq!(next(late), Some(BackupStep::Fail));
+        }
+    }
+
+    #[test]
+    fn the_host_is_cleared_before_the_store() {
+        for status in [BackupStatus::Failed, BackupStatus::Deleting] {
+            let begun = Facts { is_begun: true, ..facts(status) };
+            assert_eq!(next(Facts { names_snapshot: true, ..begun }), Some(BackupStep::LetGo));
+            assert_eq!(next(begun), Some(BackupStep::Clear));
         }
     }
 

@@ -347,6 +347,7 @@ impl Engine for QemuEngine {
             memory_mb: scaled(host::memory_mb().saturating_sub(reserve), self.settings.memory_overcommit),
             disk_gb: scaled(total / GIB, self.settings.disk_overcommit),
             disk_free: self.is_room(free),
+            room_bytes: i64::try_from(free.saturating_sub(self.reserve())).unwrap_or(i64::MAX),
         })
     }
 

@@ -1,8 +1,8 @@
 //! `[backups]`: where backups are kept. Without a place there are none.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use berth_domain::Secret;
 use berth_domain::gateway::Access;
 use serde::Deserialize;
@@ -75,7 +75,8 @@ impl S3 {
             !self.region.is_empty(),
             "backups.s3.region must name a region; for most other stores any, as us-east-1"
         );
-        self.keys().map(drop)
+        is_named("access_key", &self.access_key_env, &self.access_key_file)?;
+        is_named("secret_key", &self.secret_key_env, &self.secret_key_file)
     }
 
     /// The id of the access key and the secret key, as they are at this moment.
@@ -85,12 +86,25 @@ impl S3 {
     }
 }
 
-fn key(what: &str, variable: &str, file: &std::path::Path) -> Result<Secret> {
-    match (variable.is_empty(), file.as_os_str().is_empty()) {
-        (false, true) => key_of(&Access::Env(variable.to_owned())),
-        (true, false) => key_of(&Access::File(file.to_string_lossy().into_owned())),
-        _ => bail!("backups.s3 needs {what}_env, the name of a variable, or {what}_file, and not both"),
-    }
+/// Requires one place of a key. What that holds is looked at when it is used: a key that is missing stops backups alone.
+fn is_named(what: &str, variable: &str, file: &Path) -> Result<()> {
+    ensure!(
+        variable.is_empty() != file.as_os_str().is_empty(),
+        "backups.s3 needs {what}_env, the name of a variable, or {what}_file, and not both"
+    );
+    Ok(())
+}
+
+fn key(what: &str, variable: &str, file: &Path) -> Result<Secret> {
+    let access = if variable.is_empty() {
+        Access::File(file.to_string_lossy().into_owned())
+    } else {
+        if std::env::var_os(variable).is_none_or(|value| value.is_empty()) {
+            bail!("backups.s3.{what}_env: the variable {variable} is not set; set it to the {what} of the bucket");
+        }
+        Access::Env(variable.to_owned())
+    };
+    key_of(&access).with_context(|| format!("backups.s3.{what}"))
 }
 
 #[cfg(test)]
@@ -120,13 +134,18 @@ mod tests {
             with(S3 { endpoint: "minio:9000".into(), ..s3.clone() }),
             with(S3 { access_key_env: "BOTH".into(), ..s3.clone() }),
             with(S3 { secret_key_file: PathBuf::new(), ..s3.clone() }),
-            with(S3 { secret_key_file: "/dev/null".into(), ..s3 }),
             Backups { at_once: 0, ..Backups::default() },
             Backups { at_once: 65, ..Backups::default() },
         ];
         for wrong in wrong {
             assert!(wrong.check().is_err(), "{wrong:?}");
         }
+        // What a key's place holds is looked at when it is used.
+        let missing = S3 { secret_key_file: dir.path().join("none"), ..s3.clone() };
+        assert!(with(missing.clone()).check().is_ok() && missing.keys().is_err());
+        let unset = S3 { access_key_env: "BERTH_NO_SUCH_KEY".into(), access_key_file: PathBuf::new(), ..s3 };
+        let told = unset.keys().expect_err("no key").to_string();
+        assert!(told.contains("access_key") && !told.contains("upstream"), "{told}");
         for at_once in [1, 64] {
             assert!(Backups { at_once, ..Backups::default() }.check().is_ok());
         }

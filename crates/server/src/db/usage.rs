@@ -86,8 +86,8 @@ fn rows(of: &str) -> String {
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL \
          AND project_image_id IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, CASE WHEN status = 'failed' THEN 0 \
-         WHEN size_bytes IS NULL THEN size_gb ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, CASE WHEN size_bytes IS NULL THEN size_gb \
+         ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}status <> 'failed' AND deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM project_images WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use berth_host::EngineError;
+use berth_server::db::sql;
 use berth_testkit::{Caller, Platform};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -65,6 +66,7 @@ fn stored(platform: &Platform) -> Vec<PathBuf> {
     databases
         .flat_map(|folder| std::fs::read_dir(folder.path()).into_iter().flatten().flatten())
         .map(|e| e.path())
+        .filter(|path| path.is_dir())
         .collect()
 }
 
@@ -394,6 +396,27 @@ async fn a_store_that_is_away_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_stays_away_leaves_no_copy_on_the_host() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    ready(caller, json!({"disk_id": data})).await;
+    let database = stored(&platform)[0].parent().expect("a folder").to_owned();
+    std::fs::rename(&database, database.with_extension("aside")).expect("a folder");
+    std::fs::write(&database, "in the way").expect("a file");
+    let [failed, unwanted] =
+        [asked(caller, json!({"disk_id": data})).await, asked(caller, json!({"disk_id": data})).await];
+    for id in [&failed, &unwanted] {
+        settled(caller, &format!("/backups/{id}"), "running").await;
+    }
+    assert_eq!(caller.delete(&format!("/backups/{unwanted}")).await.status, 202);
+    platform.advance(20 * 3600 + 1);
+    settled(caller, &format!("/backups/{failed}"), "failed").await;
+    let_go(&platform).await;
+    assert_eq!(caller.get(&format!("/backups/{unwanted}")).await.body["status"], "deleting");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_told_and_leaves_nothing() {
     let platform = platform().await;
     let caller = &platform.admin;
@@ -407,6 +430,7 @@ async fn a_failure_is_told_and_leaves_nothing() {
         let_go(&platform).await;
         caller.until("an empty store", async |_| stored(&platform).is_empty()).await;
     }
+    assert_eq!(caller.get("/quota").await.body["disks"]["used"], 1, "one that failed counts as nothing");
     // What takes too long is not waited for.
     platform.engine.refuse("export", EngineError::Transient("slow".into()));
     let id = asked(caller, json!({"disk_id": data})).await;
@@ -485,10 +509,183 @@ async fn what_no_row_names_goes_from_the_store_after_days() {
     let lost = kept.with_file_name(Uuid::now_v7().to_string());
     std::fs::create_dir(&lost).expect("a folder");
     std::fs::write(lost.join("000001"), "nobody's").expect("a file");
-    let platform = platform.crash_for(13 * 86_400).await;
+    // An older copy of the database may not know it: the days count from when it was first seen.
+    let noted = kept.with_file_name("unnamed.json");
+    let mut platform = platform.crash_for(100 * 86_400).await;
+    let name = lost.file_name().and_then(|name| name.to_str()).expect("an id").to_owned();
+    let is_noted = async |_: Caller| std::fs::read_to_string(&noted).is_ok_and(|text| text.contains(&name));
+    platform.admin.until("its note", is_noted).await;
+    platform = platform.crash_for(13 * 86_400).await;
     settled(&platform.admin, &format!("/backups/{}", id_of(&backup)), "ready").await;
     assert!(lost.exists() && kept.exists());
     let platform = platform.crash_for(2 * 86_400).await;
     platform.admin.until("the sweep", async |_| !lost.exists()).await;
     assert!(kept.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_without_room_on_the_host_fails_and_leaves_nothing() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    let backup = ready(caller, json!({"disk_id": data})).await;
+    let restore = format!("/backups/{}/restore", id_of(&backup));
+    let needed = 2 * backup["size_bytes"].as_i64().expect("bytes");
+    platform.engine.set_capacity(|capacity| capacity.room_bytes = needed - 1);
+    let id = caller.post(&restore, json!({})).await.id();
+    let failed = settled(caller, &format!("/disks/{id}"), "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("no room")), "{failed}");
+    assert!(platform.engine.staged().is_empty());
+    platform.engine.set_capacity(|capacity| capacity.room_bytes = needed);
+    let id = caller.post(&restore, json!({})).await.id();
+    settled(caller, &format!("/disks/{id}"), "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_takes_too_long_is_given_up() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    let backup = ready(caller, json!({"disk_id": data})).await;
+    platform.engine.hold("bring_disk");
+    let id = caller.post(&format!("/backups/{}/restore", id_of(&backup)), json!({})).await.id();
+    let path = format!("/disks/{id}");
+    caller.until("its making", async |_| platform.engine.waiting() > 0).await;
+    platform.advance(19 * 3600);
+    assert_eq!(caller.get(&path).await.body["status"], "provisioning");
+    platform.advance(3601);
+    let failed = settled(caller, &path, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("20 hours")), "{failed}");
+    caller.until("its sweep", async |_| platform.engine.staged().is_empty()).await;
+    platform.engine.let_go();
+}
+
+/// A pipe that nobody writes to answers as a server of files that hangs does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_hangs_holds_nothing_up() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    ready(caller, json!({"disk_id": data})).await;
+    let_go(&platform).await;
+    let database = stored(&platform)[0].parent().expect("a folder").to_owned();
+    platform.engine.hold("export");
+    let id = asked(caller, json!({"disk_id": data})).await;
+    caller.until("its export", async |_| platform.engine.waiting() > 0).await;
+    let (folder, pipe) = (database.join(&id), platform.config.data_dir.join("pipe"));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    std::fs::hard_link(&pipe, folder.join("backup.json")).expect("a link");
+    let platform = platform.crash_and_restart().await;
+    let path = format!("/backups/{id}");
+    platform.engine.let_go();
+    settled(&platform.admin, &path, "running").await;
+    platform.advance(20 * 3600 + 1);
+    let failed = settled(&platform.admin, &path, "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.contains("20 hours")), "{failed}");
+    let_go(&platform).await;
+    drop(std::fs::File::options().read(true).write(true).open(&pipe).expect("a pipe"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_was_finished_is_found_by_an_older_copy_of_the_database() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let_go(&platform).await;
+    let older = "UPDATE backups SET status = 'running', size_bytes = NULL, sha256 = NULL, parts = NULL, work_at = 1";
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    sql(older).execute(&mut tx).await.expect("a change");
+    tx.commit().await.expect("a change");
+    let platform = platform.crash_and_restart().await;
+    let found = settled(&platform.admin, &format!("/backups/{}", id_of(&backup)), "ready").await;
+    assert_eq!((&found["digest"], &found["size_bytes"]), (&backup["digest"], &backup["size_bytes"]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_does_not_wait_for_what_is_stored() {
+    let platform = Platform::start_with(|config| {
+        config.backups.folder = config.data_dir.join("backups");
+        config.backups.at_once = 1;
+    })
+    .await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    let first = ready(caller, json!({"disk_id": data})).await;
+    platform.engine.hold("export");
+    let [slow, next] = [asked(caller, json!({"disk_id": data})).await, asked(caller, json!({"disk_id": data})).await];
+    caller.until("its export", async |_| platform.engine.waiting() > 0).await;
+    let path = format!("/backups/{}", id_of(&first));
+    assert_eq!(caller.delete(&path).await.status, 202);
+    gone(caller, &path).await;
+    assert_eq!(platform.engine.waiting(), 1, "one at a time");
+    platform.engine.let_go();
+    settled(caller, &format!("/backups/{slow}"), "ready").await;
+    platform.advance(5);
+    settled(caller, &format!("/backups/{next}"), "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_share_that_is_not_mounted_is_not_told_as_damaged() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let (place, aside) = (platform.config.data_dir.join("backups"), platform.config.data_dir.join("aside"));
+    std::fs::rename(&place, &aside).expect("a folder");
+    std::fs::create_dir(&place).expect("a folder");
+    let platform = platform.crash_and_restart().await;
+    let restore = format!("/backups/{}/restore", id_of(&backup));
+    let refused = async |caller: Caller| caller.post("/backups", json!({"disk_id": data})).await.status == 409;
+    platform.admin.until("a look at the store", refused).await;
+    let answer = platform.admin.post(&restore, json!({})).await;
+    answer.refused(409, "not_supported");
+    assert!(answer.body["message"].as_str().is_some_and(|text| text.contains("mounts it")), "{answer:?}");
+    std::fs::remove_dir_all(&place).expect("a folder");
+    std::fs::rename(&aside, &place).expect("a folder");
+    let platform = platform.crash_and_restart().await;
+    let id = platform.admin.post(&restore, json!({})).await.id();
+    settled(&platform.admin, &format!("/disks/{id}"), "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_another_store_waits_or_is_forgotten() {
+    let mut platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let [first, second] = [
+        ready(&platform.admin, json!({"disk_id": data})).await,
+        ready(&platform.admin, json!({"disk_id": data})).await,
+    ];
+    let [first, second] = [first, second].map(|backup| format!("/backups/{}", id_of(&backup)));
+    let_go(&platform).await;
+    let first_place = std::mem::replace(&mut platform.config.backups.folder, platform.config.data_dir.join("other"));
+    let mut platform = platform.crash_and_restart().await;
+    let caller = &platform.admin;
+    for path in [&first, &second] {
+        assert_eq!(caller.delete(path).await.status, 202);
+    }
+    let told = async |caller: Caller| {
+        let message = caller.get(&first).await.body["message"].clone();
+        message.as_str().is_some_and(|text| text.contains("another store"))
+    };
+    caller.until("its message", told).await;
+    assert_eq!(caller.delete(&format!("{first}?forget=yes")).await.status, 400);
+    assert_eq!(caller.delete(&format!("{first}?forget=true")).await.status, 202);
+    gone(caller, &first).await;
+    assert_eq!(caller.get(&second).await.body["status"], "deleting");
+    platform.config.backups.folder = first_place;
+    let platform = platform.crash_and_restart().await;
+    gone(&platform.admin, &second).await;
+    assert_eq!(stored(&platform).len(), 1, "what was forgotten is left");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_an_administrator_has_a_backup_forgotten() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let made = platform.admin.post("/api_keys", json!({"name": "ci", "scopes": ["vm"]})).await;
+    let key = platform.admin.with_token(made.body["key"].as_str().expect("a key"));
+    let path = format!("/backups/{}", id_of(&backup));
+    assert_eq!(key.delete(&format!("{path}?forget=true")).await.status, 403);
+    assert_eq!(key.delete(&path).await.status, 202);
 }

@@ -11,24 +11,33 @@
 //! whatever a death left is found by that, and goes with it.
 //!
 //! Several services may share a bucket: each has what is below its database's id.
+//!
+//! Nothing is opened or asked before it is needed, and nobody waits for an answer for longer than [`LONGEST_CALL`]: a server of
+//! files that hangs keeps a thread for each call that it does not answer, so these are counted, and no more are made than
+//! [`CALLS`]. After any failure the store is opened anew, with the keys as they are then.
+
+mod mark;
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use berth_domain::Timestamp;
 use berth_domain::ids::BackupId;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, RetryConfig};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use crate::config::{Backups, S3};
+
+pub use mark::{Standing, sift};
 
 /// Bytes of a part: few enough to be held in memory, many enough that 2 TiB are a number of objects that can be listed.
 pub const PART: u64 = 16 << 20;
@@ -43,76 +52,130 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// How often a request is tried again.
 const TRIES: usize = 5;
 
+/// How long any call may take, a search of all that is there among them.
+const LONGEST_CALL: Duration = Duration::from_mins(5);
+/// How long `berth doctor` waits.
+const DOCTOR: Duration = Duration::from_secs(30);
+/// How many calls may be without an answer at the same time.
+const CALLS: usize = 128;
+
 /// Why something could not be done with the store. What a store says may name what a tenant is not to see, so it is told to the
 /// log alone.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct DepotError(#[from] object_store::Error);
+pub enum DepotError {
+    /// It cannot do that.
+    #[error(transparent)]
+    Store(#[from] object_store::Error),
+    /// It cannot be opened, as the sentence says.
+    #[error("{0}")]
+    Closed(String),
+    /// It does not answer.
+    #[error("it does not answer")]
+    Silent,
+}
 
 impl DepotError {
     /// Whether something is not there that was looked for.
     pub const fn is_missing(&self) -> bool {
-        matches!(self.0, object_store::Error::NotFound { .. })
+        matches!(self, Self::Store(object_store::Error::NotFound { .. }))
     }
 }
 
 /// The store.
 #[derive(Clone, Debug)]
 pub struct Depot {
-    store: Arc<dyn ObjectStore>,
+    config: Backups,
+    opened: Arc<Mutex<Option<Arc<dyn ObjectStore>>>>,
+    calls: Arc<Semaphore>,
+    longest_call: Duration,
+    /// What the last look found.
+    standing: Arc<Mutex<Option<Standing>>>,
     /// With what names begin.
     below: Path,
-    /// The folder, where it is one, on which names follow.
-    folder: Option<PathBuf>,
     name: String,
 }
 
+/// Ends a call whose caller is gone.
+struct Ending(Option<AbortHandle>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call.abort();
+        }
+    }
+}
+
 impl Depot {
-    /// The store of the configuration, for the services of a database; none where there is none.
-    pub fn open(config: &Backups, database: &str) -> Result<Option<Self>> {
-        if let Some(s3) = &config.s3 {
-            return Self::bucket(s3, database).map(Some);
-        }
-        if config.folder.as_os_str().is_empty() {
-            return Ok(None);
-        }
-        let folder = &config.folder;
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("backups.folder: {} cannot be made", folder.display()))?;
-        let store = LocalFileSystem::new_with_prefix(folder)
-            .with_context(|| format!("backups.folder: {} cannot be used", folder.display()))?
-            .with_fsync(true);
-        Ok(Some(Self {
-            store: Arc::new(store),
-            below: Path::from(database),
-            name: format!("folder {}", folder.display()),
-            folder: Some(folder.clone()),
-        }))
+    /// The store of the configuration, for the services of a database; none where there is none. Nothing is asked of it.
+    pub fn of(config: &Backups, database: &str) -> Option<Self> {
+        let (prefix, name) = match &config.s3 {
+            Some(s3) => (s3.prefix.trim_matches('/'), format!("s3 {} {}", s3.endpoint, s3.bucket)),
+            None if config.folder.as_os_str().is_empty() => return None,
+            None => ("", format!("folder {}", config.folder.display())),
+        };
+        let below = if prefix.is_empty() { Path::from(database) } else { Path::from(format!("{prefix}/{database}")) };
+        Some(Self {
+            config: config.clone(),
+            opened: Arc::default(),
+            calls: Arc::new(Semaphore::new(CALLS)),
+            longest_call: LONGEST_CALL,
+            standing: Arc::default(),
+            below,
+            name,
+        })
     }
 
-    fn bucket(s3: &S3, database: &str) -> Result<Self> {
-        let (id, secret) = s3.keys()?;
-        let is_plain = s3.endpoint.starts_with("http://");
-        let client = ClientOptions::new()
-            .with_connect_timeout(CONNECT)
-            .with_read_timeout(SILENCE)
-            .with_timeout(PATIENCE)
-            .with_allow_http(is_plain);
-        let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: TRIES, retry_timeout: PATIENCE };
-        let mut builder = AmazonS3Builder::new()
-            .with_bucket_name(&s3.bucket)
-            .with_region(&s3.region)
-            .with_access_key_id(id.0)
-            .with_secret_access_key(secret.0)
-            .with_client_options(client)
-            .with_retry(retry);
-        if !s3.endpoint.is_empty() {
-            builder = builder.with_endpoint(s3.endpoint.trim_end_matches('/'));
+    /// The store, opened where it is not.
+    async fn store(&self) -> Result<Arc<dyn ObjectStore>, DepotError> {
+        if let Some(store) = self.opened.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            return Ok(store);
         }
-        let store = builder.build().context("backups.s3 cannot be used")?;
-        let prefix = s3.prefix.trim_matches('/');
-        let below = if prefix.is_empty() { Path::from(database) } else { Path::from(format!("{prefix}/{database}")) };
-        Ok(Self { store: Arc::new(store), below, folder: None, name: format!("s3 {} {}", s3.endpoint, s3.bucket) })
+        let config = self.config.clone();
+        let opening = async move {
+            let opened = tokio::task::spawn_blocking(move || open(&config)).await;
+            opened.map_err(|error| DepotError::Closed(error.to_string()))?
+        };
+        let store = self.in_time(opening).await?;
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(store.clone());
+        Ok(store)
+    }
+
+    /// Asks the store something, and opens it anew the next time where it could not do that.
+    async fn ask<T, F>(&self, ask: impl FnOnce(Arc<dyn ObjectStore>) -> F + Send) -> Result<T, DepotError>
+    where
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send + 'static,
+    {
+        let asked = ask(self.store().await?);
+        let answer = self.in_time(async move { Ok(asked.await?) }).await;
+        if answer.as_ref().is_err_and(|error| !error.is_missing()) {
+            *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+        answer
+    }
+
+    /// Waits for a call. One of a folder that does not answer in time cannot be ended, and counts until it does.
+    async fn in_time<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T, DepotError>> + Send + 'static,
+    ) -> Result<T, DepotError> {
+        let place = self.calls.clone().try_acquire_owned().map_err(|_| DepotError::Silent)?;
+        let call = tokio::spawn(async move {
+            let _place = place;
+            call.await
+        });
+        let mut ending = Ending(Some(call.abort_handle()));
+        match tokio::time::timeout(self.longest_call, call).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(error)) => Err(DepotError::Closed(error.to_string())),
+            Err(_) => {
+                if self.config.s3.is_none() {
+                    ending.0 = None;
+                }
+                Err(DepotError::Silent)
+            }
+        }
     }
 
     /// What it calls itself, for the operator and for rows: one that is named otherwise is another store.
@@ -120,77 +183,92 @@ impl Depot {
         &self.name
     }
 
-    fn of(&self, id: BackupId) -> Path {
+    fn standing(&self) -> MutexGuard<'_, Option<Standing>> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of_backup(&self, id: BackupId) -> Path {
         self.below.clone().join(id.to_string())
     }
 
     fn part(&self, id: BackupId, number: i64) -> Path {
-        self.of(id).join(format!("{number:06}"))
+        self.of_backup(id).join(format!("{number:06}"))
+    }
+
+    async fn put_at(&self, path: Path, bytes: Bytes) -> Result<(), DepotError> {
+        self.ask(|store| async move { store.put(&path, bytes.into()).await.map(drop) }).await
+    }
+
+    async fn get_at(&self, path: Path) -> Result<Bytes, DepotError> {
+        self.ask(|store| async move { store.get(&path).await?.bytes().await }).await
     }
 
     /// Puts a part of a backup; the first one is number 1.
     pub async fn put(&self, id: BackupId, number: i64, bytes: Bytes) -> Result<(), DepotError> {
-        self.store.put(&self.part(id, number), bytes.into()).await?;
-        Ok(())
+        self.put_at(self.part(id, number), bytes).await
     }
 
     /// Puts what a backup is beside its parts.
     pub async fn describe(&self, id: BackupId, about: &Value) -> Result<(), DepotError> {
-        let text = format!("{about:#}\n");
-        self.store.put(&self.of(id).join(ABOUT), text.into()).await?;
-        Ok(())
+        self.put_at(self.of_backup(id).join(ABOUT), format!("{about:#}\n").into()).await
+    }
+
+    /// What stands beside the parts of a backup; none where there is nothing, or something else.
+    pub async fn about(&self, id: BackupId) -> Result<Option<Value>, DepotError> {
+        match self.get_at(self.of_backup(id).join(ABOUT)).await {
+            Err(error) if error.is_missing() => Ok(None),
+            text => Ok(serde_json::from_slice(&text?).ok()),
+        }
     }
 
     /// A part of a backup.
     pub async fn get(&self, id: BackupId, number: i64) -> Result<Bytes, DepotError> {
-        Ok(self.store.get(&self.part(id, number)).await?.bytes().await?)
+        self.get_at(self.part(id, number)).await
     }
 
     /// Removes all that is there of a backup; fine where there is nothing.
     pub async fn clear(&self, id: BackupId) -> Result<(), DepotError> {
-        let found = self.store.list(Some(&self.of(id))).map_ok(|object| object.location).boxed();
-        let mut removed = self.store.delete_stream(found);
-        while let Some(one) = removed.next().await {
-            match one {
-                Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(error.into()),
+        let of = self.of_backup(id);
+        // What a death leaves in the middle of a part is no object yet: its folder goes with it.
+        let folder = self.config.s3.is_none().then(|| self.config.folder.join(of.as_ref()));
+        self.ask(|store| async move {
+            let found = store.list(Some(&of)).map_ok(|object| object.location).boxed();
+            let mut removed = store.delete_stream(found);
+            while let Some(one) = removed.next().await {
+                match one {
+                    Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
-        }
-        self.remove_folder(id).await
+            match folder {
+                Some(folder) => remove_folder(folder).await,
+                None => Ok(()),
+            }
+        })
+        .await
     }
 
-    /// What a death leaves in the middle of a part is no object yet: its folder goes with it.
-    async fn remove_folder(&self, id: BackupId) -> Result<(), DepotError> {
-        let Some(folder) = &self.folder else { return Ok(()) };
-        match tokio::fs::remove_dir_all(folder.join(self.of(id).as_ref())).await {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(DepotError(object_store::Error::Generic { store: "folder", source: Box::new(error) }))
+    /// The backups of which something is there.
+    pub async fn backups(&self) -> Result<HashSet<BackupId>, DepotError> {
+        let below = self.below.clone();
+        self.ask(|store| async move {
+            let mut ids = HashSet::new();
+            let mut found = store.list(Some(&below));
+            while let Some(object) = found.next().await {
+                let object = object?;
+                let mut rest = object.location.prefix_match(&below).into_iter().flatten();
+                ids.extend(rest.next().and_then(|part| part.as_ref().parse::<BackupId>().ok()));
             }
-            _ => Ok(()),
-        }
-    }
-
-    /// The backups of which something was put before a time, and nothing since.
-    pub async fn older_than(&self, time: Timestamp) -> Result<HashSet<BackupId>, DepotError> {
-        let (mut old, mut young) = (HashSet::new(), HashSet::new());
-        let mut found = self.store.list(Some(&self.below));
-        while let Some(object) = found.next().await {
-            let object = object?;
-            let mut rest = object.location.prefix_match(&self.below).into_iter().flatten();
-            let Some(Ok(id)) = rest.next().map(|part| part.as_ref().parse::<BackupId>()) else { continue };
-            if object.last_modified.timestamp_micros() < time.0 {
-                old.insert(id)
-            } else {
-                young.insert(id)
-            };
-        }
-        Ok(&old - &young)
+            Ok(ids)
+        })
+        .await
     }
 
     /// Tries the store of the configuration, as `berth doctor` does; its name, or none where there is none.
     pub async fn tried(config: &Backups) -> Result<Option<String>> {
-        let Some(depot) = Self::open(config, "doctor")? else { return Ok(None) };
-        depot.try_out().await?;
+        let Some(depot) = Self::of(config, "doctor") else { return Ok(None) };
+        let silent = || format!("it did not answer within {} seconds", DOCTOR.as_secs());
+        tokio::time::timeout(DOCTOR, depot.try_out()).await.with_context(silent)??;
         Ok(Some(depot.name))
     }
 
@@ -198,10 +276,10 @@ impl Depot {
     async fn try_out(&self) -> Result<()> {
         let path = self.below.clone().join("doctor");
         let written = json!({"is": "what berth doctor wrote to try this store"}).to_string();
-        self.store.put(&path, written.clone().into()).await.context("it cannot be written")?;
-        let read =
-            self.store.get(&path).await.context("it cannot be read")?.bytes().await.context("it cannot be read")?;
-        self.store.delete(&path).await.context("nothing can be removed from it")?;
+        self.put_at(path.clone(), written.clone().into()).await.context("it cannot be written")?;
+        let read = self.get_at(path.clone()).await.context("it cannot be read")?;
+        let removed = self.ask(|store| async move { store.delete(&path).await }).await;
+        removed.context("nothing can be removed from it")?;
         if read != written.as_bytes() {
             bail!("what is read from it is not what was written");
         }
@@ -209,13 +287,60 @@ impl Depot {
     }
 }
 
+/// Opens the store of the configuration, a folder where it is not there yet, with the keys as they are at this moment.
+fn open(config: &Backups) -> Result<Arc<dyn ObjectStore>, DepotError> {
+    let opened = match &config.s3 {
+        Some(s3) => bucket(s3).map(|store| Arc::new(store) as Arc<dyn ObjectStore>),
+        None => folder(&config.folder).map(|store| Arc::new(store) as Arc<dyn ObjectStore>),
+    };
+    opened.map_err(|error| DepotError::Closed(format!("{error:#}")))
+}
+
+fn folder(folder: &std::path::Path) -> Result<LocalFileSystem> {
+    std::fs::create_dir_all(folder).with_context(|| format!("backups.folder: {} cannot be made", folder.display()))?;
+    let store = LocalFileSystem::new_with_prefix(folder)
+        .with_context(|| format!("backups.folder: {} cannot be used", folder.display()))?;
+    Ok(store.with_fsync(true))
+}
+
+fn bucket(s3: &S3) -> Result<AmazonS3> {
+    let (id, secret) = s3.keys()?;
+    let is_plain = s3.endpoint.starts_with("http://");
+    let client = ClientOptions::new()
+        .with_connect_timeout(CONNECT)
+        .with_read_timeout(SILENCE)
+        .with_timeout(PATIENCE)
+        .with_allow_http(is_plain);
+    let retry = RetryConfig { backoff: BackoffConfig::default(), max_retries: TRIES, retry_timeout: PATIENCE };
+    let mut builder = AmazonS3Builder::new()
+        .with_bucket_name(&s3.bucket)
+        .with_region(&s3.region)
+        .with_access_key_id(id.0)
+        .with_secret_access_key(secret.0)
+        .with_client_options(client)
+        .with_retry(retry);
+    if !s3.endpoint.is_empty() {
+        builder = builder.with_endpoint(s3.endpoint.trim_end_matches('/'));
+    }
+    builder.build().context("backups.s3 cannot be used")
+}
+
+async fn remove_folder(folder: PathBuf) -> object_store::Result<()> {
+    match tokio::fs::remove_dir_all(folder).await {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(object_store::Error::Generic { store: "folder", source: Box::new(error) })
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn folder(dir: &std::path::Path) -> Depot {
+    pub(super) fn folder(dir: &std::path::Path) -> Depot {
         let config = Backups { folder: dir.to_owned(), ..Backups::default() };
-        Depot::open(&config, "database").unwrap().unwrap()
+        Depot::of(&config, "database").unwrap()
     }
 
     #[tokio::test]
@@ -235,9 +360,7 @@ mod tests {
         assert!(depot.get(one, 1).await.unwrap_err().is_missing());
         assert_eq!(depot.get(other, 1).await.unwrap(), "part");
         depot.clear(one).await.unwrap();
-        let ahead = Timestamp(i64::MAX);
-        assert_eq!(depot.older_than(ahead).await.unwrap(), HashSet::from([other]));
-        assert_eq!(depot.older_than(Timestamp(0)).await.unwrap(), HashSet::new());
+        assert_eq!(depot.backups().await.unwrap(), HashSet::from([other]));
     }
 
     #[tokio::test]
@@ -249,7 +372,7 @@ mod tests {
 
     #[test]
     fn without_a_place_there_is_no_store() {
-        assert!(Depot::open(&Backups::default(), "database").unwrap().is_none());
+        assert!(Depot::of(&Backups::default(), "database").is_none());
     }
 
     #[test]
@@ -266,8 +389,43 @@ mod tests {
             secret_key_file: secret,
             ..S3::default()
         };
-        let depot = Depot::bucket(&s3, "database").unwrap();
+        let depot = Depot::of(&Backups { s3: Some(s3), ..Backups::default() }, "database").unwrap();
         assert_eq!(depot.below.as_ref(), "deep/er/database");
         assert!(!depot.name().contains("hush"), "{}", depot.name());
+    }
+
+    #[tokio::test]
+    async fn keys_are_read_when_they_are_needed() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        let named = S3 { bucket: "b".into(), region: "us-east-1".into(), ..S3::default() };
+        let s3 = S3 { access_key_file: key.clone(), secret_key_file: key.clone(), ..named };
+        let depot = Depot::of(&Backups { s3: Some(s3), ..Backups::default() }, "database").unwrap();
+        assert!(depot.store().await.unwrap_err().to_string().contains("cannot be read"));
+        std::fs::write(&key, "word").unwrap();
+        depot.store().await.unwrap();
+    }
+
+    /// A pipe that nobody writes to answers as a server of files that hangs does.
+    #[tokio::test]
+    async fn a_store_that_hangs_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut depot = folder(dir.path());
+        let id = BackupId(uuid::Uuid::from_u128(1));
+        depot.put(id, 1, Bytes::from_static(b"part")).await.unwrap();
+        let pipe = dir.path().join(format!("database/{id}/000002"));
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        depot.longest_call = Duration::from_millis(50);
+        for _ in 0..2 {
+            assert!(matches!(depot.get(id, 2).await, Err(DepotError::Silent)));
+        }
+        assert_eq!(depot.calls.available_permits(), CALLS - 2);
+        depot.longest_call = LONGEST_CALL;
+        assert_eq!(depot.get(id, 1).await.unwrap(), "part");
+        // It answers again: so do the calls that were given up, and count no more.
+        drop(std::fs::File::options().write(true).open(&pipe).unwrap());
+        while depot.calls.available_permits() < CALLS {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }

@@ -35,13 +35,14 @@ use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::{Holder, Stops, Takes};
-use crate::config::{Backups, Config};
+use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
@@ -65,9 +66,10 @@ impl Vms {
         host: HostId,
     ) -> Self {
         let inner = Inner {
-            depot: opened(&config.backups, database),
+            depot: Depot::of(&config.backups, database),
             lost_days: config.lost.days,
-            at_once: config.backups.at_once,
+            storing: Semaphore::new(config.backups.at_once),
+            restoring: Semaphore::new(config.backups.at_once),
             began_at: clock.now(),
             db,
             clock,
@@ -104,8 +106,8 @@ impl Vms {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
-        self.drive_few(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
-        self.drive_few(tasks, stop, reconcile::disk_restore::DiskRestoreLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::disk_restore::DiskRestoreLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup_schedule::BackupScheduleLife::new(self.clone()));
         tasks.spawn(reconcile::backup::search(self.clone(), stop.clone()));
         self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));
@@ -118,12 +120,6 @@ impl Vms {
         if let Some(place) = self.inner.names.clone() {
             tasks.spawn(nameserver::serve(self.clone(), place, stop.clone()));
         }
-    }
-
-    /// Drives what brings much to the store of backups, or back.
-    fn drive_few<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) {
-        let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
-        lives.spawn(tasks, &self.inner.db, self.inner.at_once);
     }
 
     fn drive<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
@@ -153,15 +149,6 @@ impl Vms {
         }
         Ok(text)
     }
-}
-
-/// The store of backups; none where none is configured, or it cannot be used: then nothing else stands still for that.
-fn opened(config: &Backups, database: &str) -> Option<Depot> {
-    Depot::open(config, database).unwrap_or_else(|error| {
-        let reason = format!("{error:#}");
-        tracing::error!(reason, "there are no backups: put this right, and start the service again");
-        None
-    })
 }
 
 /// A key of scope `vm` is for machines, disks and their consoles.

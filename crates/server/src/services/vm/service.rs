@@ -10,6 +10,8 @@ use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 
+use tokio::sync::Semaphore;
+
 use super::depot::Depot;
 use super::{exporting, metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
@@ -41,7 +43,8 @@ pub(super) struct Inner {
     pub lost: Lost,
     pub lost_days: i64,
     pub depot: Option<Depot>,
-    pub at_once: usize,
+    pub storing: Semaphore,
+    pub restoring: Semaphore,
     pub began_at: Timestamp,
 }
 
@@ -67,6 +70,16 @@ impl Vms {
     /// Where backups are kept; none where the operator named no place.
     pub(in crate::services::vm) fn depot(&self) -> Option<&Depot> {
         self.inner.depot.as_ref()
+    }
+
+    /// Turns of those who bring backups to the store.
+    pub(in crate::services::vm) fn storing(&self) -> &Semaphore {
+        &self.inner.storing
+    }
+
+    /// Turns of those who bring backups back.
+    pub(in crate::services::vm) fn restoring(&self) -> &Semaphore {
+        &self.inner.restoring
     }
 
     /// For how many days what no row owns is kept.

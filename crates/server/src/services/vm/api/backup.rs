@@ -79,18 +79,24 @@ pub(super) async fn get_backup(
     Ok(Json(BackupView::from(&row.ok_or_else(ops::not_found)?)))
 }
 
-/// Deletes a backup; it goes after the answer. Disks that were made of it stay.
+/// Deletes a backup; it goes after the answer. Disks that were made of it stay. With `forget` an administrator of the platform
+/// has it go without asking the store, of which it may be that it never comes back: what lies there stays.
 #[utoipa::path(delete, path = "/api/v1/orgs/{org_id}/projects/{project_id}/backups/{backup_id}",
     operation_id = "deleteBackup", tag = "backups",
-    params(("org_id" = String, Path), ("project_id" = String, Path), ("backup_id" = uuid::Uuid, Path)),
+    params(("org_id" = String, Path), ("project_id" = String, Path), ("backup_id" = uuid::Uuid, Path),
+        ("forget" = Option<bool>, Query, description = "whether to leave what the store has; for administrators of the platform")),
     responses((status = 202, description = "it goes after the answer"), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn delete_backup(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
+    mut params: Params,
 ) -> Reply<StatusCode> {
-    ops::delete(&vms, &scope, path.id("backup_id")?).await?;
+    let is_true = |text: &str| text.parse::<bool>().map_err(|_| "must be true or false".to_owned());
+    let forget = params.read("forget", is_true).unwrap_or_default();
+    params.finish()?;
+    ops::delete(&vms, &scope, path.id("backup_id")?, forget).await?;
     Ok(StatusCode::ACCEPTED)
 }
 

@@ -13,7 +13,7 @@ use super::vm_not_found;
 use crate::db::audit::{Actor, Audit};
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
-use crate::http::auth::{Caller, Scope};
+use crate::http::auth::{Caller, Scope, Who, administrators_only};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota;
 use crate::services::vm::depot::Depot;
@@ -32,13 +32,21 @@ pub fn not_found() -> Error {
 
 /// Where backups are kept; 409 on a platform that keeps none.
 pub(super) fn depot(vms: &Vms) -> Result<&Depot> {
-    vms.depot().ok_or_else(|| {
+    let depot = vms.depot().ok_or_else(|| {
         Error::new(
             Code::NotSupported,
             "This platform keeps no backups. Its operator names a place for them in the configuration, as \
              [backups] folder = \"/srv/backups\", or a bucket of S3, and starts the service again.",
         )
-    })
+    })?;
+    if depot.is_gone() {
+        return Err(Error::new(
+            Code::NotSupported,
+            "The store of backups is not in its place, as a share that is not mounted. Its operator mounts it; where the \
+             place is to be used as it is, the log of the service says what to type.",
+        ));
+    }
+    Ok(depot)
 }
 
 /// Records the wish for a backup of a disk, or of each disk of a VM.
@@ -155,19 +163,26 @@ pub(in crate::services::vm) async fn make(
     Ok(backup)
 }
 
-/// Records the wish to delete a backup. One that is being made is given up.
-pub async fn delete(vms: &Vms, scope: &Scope, id: BackupId) -> Result<()> {
+/// Records the wish to delete a backup. One that is being made is given up. One that an administrator has forgotten goes without
+/// its store, where whatever lies there stays.
+pub async fn delete(vms: &Vms, scope: &Scope, id: BackupId, forget: bool) -> Result<()> {
+    if forget && !matches!(scope.caller.who, Who::Person { is_admin: true, .. }) {
+        return Err(administrators_only());
+    }
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::backup::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
-    if before.status == BackupStatus::Deleting {
+    if before.status == BackupStatus::Deleting && !forget {
         return Ok(());
     }
     if let Some(restore) = store::disk_restore::of_backup(&mut tx, id).await? {
         let message = format!("The disk {} is being made of this backup. Wait until it is, or delete it.", restore.id);
         return Err(Error::new(Code::Conflict, message));
     }
-    let row = doomed(&before, now);
+    let mut row = doomed(&before, now);
+    if forget {
+        row.begun_at = None;
+    }
     store::backup::update(&mut tx, &before, &row).await?;
     record(&mut tx, Some(&scope.caller), &row, "delete").await?;
     Ok(tx.commit().await?)

@@ -2,15 +2,15 @@
 //!
 //! A backup waits for its hidden snapshot, which the owner of its disk makes. Then it writes down that the store may have
 //! something of it, brings the snapshot there in parts, and reads all of it back: only what came back as it was sent is
-//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes has the store cleared
-//! first, and lets go of its snapshot last.
+//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes lets
+//! go of its snapshot first, which takes room on the host, and has the store cleared then, which may be away.
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_domain::ids::{BackupId, Owner};
-use berth_domain::vm::BackupStatus;
 use berth_domain::vm::backup::{BackupStep, Facts, LONGEST, next};
+use berth_domain::vm::{BackupStatus, DiskSnapshotStatus};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::transfer::{self, Stored};
 use super::{StepError, fault};
 use crate::db::Tx;
-use crate::services::vm::depot::{Depot, DepotError};
+use crate::services::vm::depot::{Depot, DepotError, Standing, sift};
 use crate::services::vm::ops::disk_snapshot::drop_copy;
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
@@ -28,8 +28,17 @@ use crate::work::lifecycle::{Life, Next};
 
 /// Between two looks whether what is under way is still wanted.
 const LOOK: Duration = Duration::from_secs(2);
+/// Between two looks whether the store is in its place.
+const GLANCE: Duration = Duration::from_mins(1);
 /// Between two searches of the store for what no row names.
 const SEARCH: Duration = Duration::from_hours(6);
+/// Seconds until it is looked again whether a transfer's turn has come.
+pub(super) const TURN: i64 = 5;
+/// Seconds until it is looked again for a store that is not configured.
+const LONG: i64 = 3600;
+/// What an owner is told where a backup lies in another store than the configured one.
+const ELSEWHERE: &str = "it lies in another store than the one that the platform has now; its operator brings that back, or \
+                         has this backup forgotten";
 /// What an owner is told where the store cannot be used at the moment. Why is the operator's to know.
 const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
 
@@ -42,6 +51,8 @@ pub struct BackupLife {
 pub struct Seen {
     backup: BackupRow,
     snapshot: Option<DiskSnapshotRow>,
+    /// Whether the configured store is the one that has it, or is to have it.
+    is_here: bool,
 }
 
 impl Seen {
@@ -51,14 +62,22 @@ impl Seen {
             is_begun: self.backup.begun_at.is_some(),
             snapshot: self.snapshot.as_ref().map(|snapshot| snapshot.status),
             names_snapshot: self.backup.snapshot.is_some(),
-            is_late: now >= last_moment(&self.backup),
+            is_late: now >= last_moment(&self.backup) && !self.waits(),
         }
     }
 }
 
-/// When a backup is given up that is not made by then.
+impl Seen {
+    /// Whether nothing but its turn is missing.
+    fn waits(&self) -> bool {
+        let is_copied = self.snapshot.as_ref().is_some_and(|snapshot| snapshot.status == DiskSnapshotStatus::Ready);
+        self.is_here && is_copied && self.backup.begun_at.is_none()
+    }
+}
+
+/// When a backup is given up that is not made by then: what waits for its turn does not use up its time.
 fn last_moment(backup: &BackupRow) -> Timestamp {
-    backup.created_at.plus_seconds(LONGEST)
+    backup.begun_at.unwrap_or(backup.created_at).plus_seconds(LONGEST)
 }
 
 impl Life for BackupLife {
@@ -84,15 +103,25 @@ impl Life for BackupLife {
             Some(id) => store::disk_snapshot::load(self.vms.db(), id).await?,
             None => None,
         };
-        Ok(Some(Seen { backup, snapshot }))
+        let has = self.vms.depot().map(Depot::name);
+        let is_here = has.is_some_and(|has| backup.store.as_deref().is_none_or(|wanted| wanted == has));
+        Ok(Some(Seen { backup, snapshot, is_here }))
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<BackupStep>, StepError> {
-        if let Some(step) = next(seen.facts(self.vms.clock().now())) {
-            return Ok(Next::Take(step));
-        }
+        let now = self.vms.clock().now();
         let is_unmade = matches!(seen.backup.status, BackupStatus::Pending | BackupStatus::Running);
-        Ok(Next::Rest(is_unmade.then(|| last_moment(&seen.backup))))
+        match next(seen.facts(now)) {
+            Some(BackupStep::Store | BackupStep::Clear) if !seen.is_here => {
+                let later = now.plus_seconds(LONG);
+                Ok(Next::Rest(Some(if is_unmade { later.min(last_moment(&seen.backup)) } else { later })))
+            }
+            Some(BackupStep::Store) if self.vms.storing().available_permits() == 0 => {
+                Ok(Next::Rest(Some(now.plus_seconds(TURN))))
+            }
+            Some(step) => Ok(Next::Take(step)),
+            None => Ok(Next::Rest(is_unmade.then(|| last_moment(&seen.backup)))),
+        }
     }
 
     fn name(step: &BackupStep) -> &'static str {
@@ -115,9 +144,17 @@ impl Life for BackupLife {
         }
     }
 
-    async fn rest(&self, Seen { backup, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+    async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        let backup = &seen.backup;
         if backup.work_at == until {
             return Ok(());
+        }
+        let needs_store =
+            matches!(next(seen.facts(self.vms.clock().now())), Some(BackupStep::Store | BackupStep::Clear));
+        if needs_store && !seen.is_here {
+            let (wanted, has) = (backup.store.as_deref(), self.vms.depot().map(Depot::name));
+            tracing::warn!(backup = %backup.id, wanted, has, "no such store of backups is configured; looking again in an hour");
+            say(&self.vms, backup.id, ELSEWHERE.to_owned()).await?;
         }
         record(&self.vms, backup.id, |now, _| {
             // What changed meanwhile, its snapshot too, wants another look.
@@ -166,16 +203,17 @@ impl BackupLife {
 
     /// Brings a backup to the store and reads it back, or gives that up where nobody wants it any more.
     async fn store(&self, backup: &BackupRow) -> Result<(), StepError> {
-        let depot = self.depot(backup).await?;
-        let Some(backup) = self.begin(backup.id, depot).await? else { return Ok(()) };
+        let Ok(_turn) = self.vms.storing().try_acquire() else { return Ok(()) };
+        let Some(backup) = self.begin(backup.id, self.configured()?).await? else { return Ok(()) };
         fault("backup", "store", "begun").await?;
+        let depot = self.depot(&backup).await?;
         let told = |message: String| async {
             // Only for who looks on; the next word comes in a moment.
             let _ = say(&self.vms, backup.id, message).await;
         };
         let stored = tokio::select! {
             stored = transfer::store(&self.vms, depot, &backup, told) => stored,
-            () = self.unwanted(backup.id) => return Ok(()),
+            () = self.unwanted(&backup) => return Ok(()),
         };
         if let Err(transfer::Failed::Depot(error)) = &stored {
             self.away(backup.id, error).await?;
@@ -192,16 +230,20 @@ impl BackupLife {
         .await
     }
 
-    /// The store that has a backup, or is to have it.
+    /// The store, of which the plan has seen that it is the right one.
+    fn configured(&self) -> Result<&Depot, StepError> {
+        let none = || EngineError::Transient("the store of the backup is not configured".into());
+        Ok(self.vms.depot().ok_or_else(none)?)
+    }
+
+    /// The same, in its place.
     async fn depot(&self, backup: &BackupRow) -> Result<&Depot, StepError> {
-        let found = self.vms.depot();
-        if let Some(depot) = found.filter(|depot| backup.store.as_deref().is_none_or(|name| name == depot.name())) {
-            return Ok(depot);
+        let depot = self.configured()?;
+        if let Err(error) = in_place(&self.vms, depot).await {
+            say(&self.vms, backup.id, AWAY.to_owned()).await?;
+            return Err(error);
         }
-        let wanted = backup.store.as_deref().unwrap_or("any");
-        tracing::warn!(backup = %backup.id, wanted, has = found.map(Depot::name), "no such store of backups is configured");
-        say(&self.vms, backup.id, AWAY.to_owned()).await?;
-        Err(EngineError::Transient("the store of the backup is not configured".into()).into())
+        Ok(depot)
     }
 
     /// Writes down that the store may have something of a backup from now on. None where it is not wanted any more.
@@ -223,12 +265,12 @@ impl BackupLife {
         Ok(Some(backup))
     }
 
-    /// Returns once a backup is not to be made any more.
-    async fn unwanted(&self, id: BackupId) {
-        loop {
+    /// Returns once a backup is not to be made any more, or takes too long.
+    async fn unwanted(&self, backup: &BackupRow) {
+        while self.vms.clock().now() < last_moment(backup) {
             tokio::time::sleep(LOOK).await;
             // A database that does not answer says nothing.
-            if let Ok(Some(row)) = store::backup::load(self.vms.db(), id).await
+            if let Ok(Some(row)) = store::backup::load(self.vms.db(), backup.id).await
                 && row.status != BackupStatus::Running
             {
                 return;
@@ -317,27 +359,75 @@ async fn write(tx: &mut Tx, before: &BackupRow, mut backup: BackupRow, now: Time
     Ok(backup)
 }
 
-/// Searches the store for what no row names, and removes what nobody has named for as long as what is lost is kept, until told
-/// to stop. A database may be an older copy, so what it does not know is not removed at once.
+/// Fails where the store is not in its place.
+pub(super) async fn in_place(vms: &Vms, depot: &Depot) -> Result<Standing, StepError> {
+    let has_backups = store::backup::lies_in(vms.db(), depot.name()).await?;
+    let away = |error: &DepotError| tracing::warn!(%error, "the store of backups cannot be used; trying again");
+    match depot.look(vms.host(), has_backups).await.inspect_err(away)? {
+        Standing::Gone => Err(EngineError::Transient("the store of backups is not in its place".into()).into()),
+        standing => Ok(standing),
+    }
+}
+
+/// Looks whether the store is in its place, and searches it for what no row names, until told to stop. A database may be an older
+/// copy, so what it does not know goes only when it was not known for as long as what is lost is kept, counted from when that was
+/// first seen.
 pub async fn search(vms: Vms, stop: CancellationToken) {
     let Some(depot) = vms.depot() else { return stop.cancelled().await };
-    let mut times = tokio::time::interval(SEARCH);
+    // Some may have waited for this store, which was not configured before.
+    if let Err(error) = store::backup::wake_all(vms.db(), vms.clock().now()).await {
+        tracing::warn!(%error, "backups that wait are looked at later");
+    }
+    let (mut times, mut searched, mut said) = (tokio::time::interval(GLANCE), None::<Instant>, None);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = times.tick() => {}
         }
-        if let Err(error) = sweep(&vms, depot).await {
-            tracing::warn!(%error, "the store of backups could not be searched; trying again later");
+        let found = in_place(&vms, depot).await.ok();
+        let is_gone = depot.is_gone();
+        if said != Some((found, is_gone)) {
+            tell(depot, found, is_gone);
+            said = Some((found, is_gone));
+        }
+        if found != Some(Standing::Own) || searched.is_some_and(|at| at.elapsed() < SEARCH) {
+            continue;
+        }
+        match sweep(&vms, depot).await {
+            Ok(()) => searched = Some(Instant::now()),
+            Err(error) => tracing::warn!(%error, "the store of backups could not be searched; trying again later"),
         }
     }
 }
 
+/// Tells the operator how the store was found, where that is not as it should be.
+fn tell(depot: &Depot, found: Option<Standing>, is_gone: bool) {
+    let (store, mark) = (depot.name(), depot.mark());
+    match found {
+        Some(Standing::Others) => tracing::warn!(
+            store,
+            mark,
+            "another service keeps backups with this database there: nothing is searched for that no row names; where that \
+             service is gone, empty the file mark"
+        ),
+        None if is_gone => tracing::error!(
+            store,
+            mark,
+            "backups lie in this store, and it is empty: mount it; where this is its place from now on, make an empty file mark"
+        ),
+        Some(Standing::Own | Standing::Gone) | None => {}
+    }
+}
+
 async fn sweep(vms: &Vms, depot: &Depot) -> Result<()> {
-    let before = vms.clock().now().plus_seconds(-86_400 * vms.lost_days());
-    let old = depot.older_than(before).await.map_err(Error::unavailable)?;
+    let there = depot.backups().await.map_err(Error::unavailable)?;
     let known: HashSet<BackupId> = store::backup::living(vms.db()).await?.into_iter().collect();
-    for id in old.into_iter().filter(|id| !known.contains(id)) {
+    let before = depot.unnamed().await.map_err(Error::unavailable)?;
+    let (noted, go) = sift(&(&there - &known), &before, vms.clock().now(), vms.lost_days());
+    if noted != before {
+        depot.note_unnamed(&noted).await.map_err(Error::unavailable)?;
+    }
+    for id in go {
         tracing::warn!(backup = %id, "removing a backup from the store that no row names");
         depot.clear(id).await.map_err(Error::unavailable)?;
     }

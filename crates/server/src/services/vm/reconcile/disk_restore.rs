@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_domain::ids::{DiskId, Owner};
-use berth_domain::vm::backup::{RestoreStep, next_of_restore};
+use berth_domain::vm::backup::{LONGEST, RestoreStep, next_of_restore};
 use berth_domain::vm::{BackupStatus, DiskKind, DiskStatus};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
 
+use super::backup::{TURN, in_place};
 use super::disk::{place, say, settle};
 use super::transfer::{Failed, fetch};
 use super::{StepError, fault};
@@ -42,6 +43,16 @@ pub struct Seen {
     disk: Option<DiskRow>,
 }
 
+/// When a disk is given up that is not made by then.
+fn last_moment(restore: &DiskRestoreRow) -> Timestamp {
+    restore.created_at.plus_seconds(LONGEST)
+}
+
+fn late() -> EngineError {
+    let hours = LONGEST / 3600;
+    EngineError::Permanent(format!("it took longer than {hours} hours; delete this disk, and restore the backup again"))
+}
+
 impl Life for DiskRestoreLife {
     type Key = DiskId;
     type Seen = Seen;
@@ -65,7 +76,15 @@ impl Life for DiskRestoreLife {
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<RestoreStep>, StepError> {
-        Ok(Next::Take(next_of_restore(seen.disk.as_ref().map(|disk| disk.status))))
+        let step = next_of_restore(seen.disk.as_ref().map(|disk| disk.status));
+        let now = self.vms.clock().now();
+        if step == RestoreStep::Fetch
+            && now < last_moment(&seen.restore)
+            && self.vms.restoring().available_permits() == 0
+        {
+            return Ok(Next::Rest(Some(now.plus_seconds(TURN))));
+        }
+        Ok(Next::Take(step))
     }
 
     fn name(step: &RestoreStep) -> &'static str {
@@ -81,8 +100,11 @@ impl Life for DiskRestoreLife {
         }
     }
 
-    async fn rest(&self, _: &Seen, _: Option<Timestamp>) -> Result<(), StepError> {
-        Ok(())
+    async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        match until {
+            Some(until) => self.postpone(seen, until).await,
+            None => Ok(()),
+        }
     }
 
     async fn postpone(&self, seen: &Seen, until: Timestamp) -> Result<(), StepError> {
@@ -113,10 +135,15 @@ impl DiskRestoreLife {
         let Some(backup) = backup.filter(|backup| backup.status == BackupStatus::Ready) else {
             return Err(EngineError::Permanent("the backup is not there any more".into()).into());
         };
+        let last = last_moment(restore);
+        if self.vms.clock().now() >= last {
+            return settle(&self.vms, disk, Some(late().to_string())).await;
+        }
         let depot = self.depot(&backup, disk.id).await?;
+        let Ok(_turn) = self.vms.restoring().try_acquire() else { return Ok(()) };
         let made = tokio::select! {
             made = self.bring(depot, &backup, disk) => made,
-            () = self.unwanted(disk.id) => return Ok(()),
+            is_late = self.unwanted(disk.id, last) => if is_late { Err(late().into()) } else { return Ok(()) },
         };
         fault("disk_restore", "fetch", "done").await?;
         match made {
@@ -130,6 +157,10 @@ impl DiskRestoreLife {
     async fn depot(&self, backup: &BackupRow, disk: DiskId) -> Result<&Depot, StepError> {
         let found = self.vms.depot();
         if let Some(depot) = found.filter(|depot| backup.store.as_deref() == Some(depot.name())) {
+            if let Err(error) = in_place(&self.vms, depot).await {
+                say(&self.vms, disk, AWAY).await?;
+                return Err(error);
+            }
             return Ok(depot);
         }
         tracing::warn!(backup = %backup.id, wanted = backup.store, "no such store of backups is configured");
@@ -138,12 +169,15 @@ impl DiskRestoreLife {
     }
 
     async fn bring(&self, depot: &Depot, backup: &BackupRow, disk: &DiskRow) -> Result<(), StepError> {
+        self.require_room(backup).await?;
         let file = self.file(disk.id).await?;
         let told = |message: String| async move {
             // Only for who looks on; the next word comes in a moment.
             let _ = say(&self.vms, disk.id, &message).await;
         };
         if let Err(failed) = fetch(depot, backup, &file, told).await {
+            // It is fetched anew, and takes no room until then.
+            let _ = tokio::fs::remove_file(&file).await;
             if let Failed::Depot(error) = &failed {
                 tracing::warn!(backup = %backup.id, %error, "the store of backups cannot be used; trying again");
                 say(&self.vms, disk.id, AWAY).await?;
@@ -157,20 +191,34 @@ impl DiskRestoreLife {
         Ok(self.vms.engine().bring_disk(&file, &brought).await?)
     }
 
+    /// Refuses to fetch what the host has no room for at this moment: the file, and the disk that is made of it.
+    async fn require_room(&self, backup: &BackupRow) -> Result<(), StepError> {
+        let needed = backup.size_bytes.unwrap_or_default().saturating_mul(2);
+        if self.vms.engine().capacity().await?.room_bytes >= needed {
+            return Ok(());
+        }
+        let gib = (needed + (1 << 30) - 1) >> 30;
+        let missing = format!("the host's disk has no room for the backup and the disk made of it, {gib} GiB in all");
+        Err(EngineError::NoCapacity(missing).into())
+    }
+
     /// Where the bytes of a disk are until the host has it.
     async fn file(&self, id: DiskId) -> Result<PathBuf, StepError> {
         Ok(self.vms.engine().staging().await?.join(format!("{id}.restored")))
     }
 
-    /// Returns once the disk is not to be made any more.
-    async fn unwanted(&self, id: DiskId) {
+    /// Returns once the disk is not to be made any more; whether that is so since it takes too long.
+    async fn unwanted(&self, id: DiskId, last: Timestamp) -> bool {
         loop {
             tokio::time::sleep(LOOK).await;
+            if self.vms.clock().now() >= last {
+                return true;
+            }
             // A database that does not answer says nothing.
             if let Ok(Some(row)) = store::disk::load(self.vms.db(), id).await
                 && row.status != DiskStatus::Provisioning
             {
-                return;
+                return false;
             }
         }
     }

@@ -57,13 +57,17 @@ impl From<Failed> for StepError {
     }
 }
 
-/// Brings what a backup's snapshot has to the store, and reads it back. What an earlier try left there goes first.
+/// Brings what a backup's snapshot has to the store, and reads it back. What an earlier try left there goes first, unless it is
+/// whole.
 pub(super) async fn store<F: Future<Output = ()>>(
     vms: &Vms,
     depot: &Depot,
     backup: &BackupRow,
     told: impl Fn(String) -> F,
 ) -> Result<Stored, Failed> {
+    if let Some(stored) = whole(depot, backup, &told).await? {
+        return Ok(stored);
+    }
     let Some(snapshot) = backup.snapshot else {
         return Err(EngineError::Permanent("the copy of the disk is gone; make another backup".into()).into());
     };
@@ -74,21 +78,49 @@ pub(super) async fn store<F: Future<Output = ()>>(
     let parts = send(vms, depot, (backup, &of, &file), &told).await?;
     depot.describe(backup.id, &about(backup, &file, parts)).await?;
     fault("backup", "store", "sent").await?;
-    let mut read = Sha256::new();
-    let mut bytes = 0_u64;
+    let read = read_back(depot, backup, (parts, file.bytes), &told).await?;
+    fault("backup", "store", "read_back").await?;
+    if (read.size_bytes, &read.sha256) != (i64::try_from(file.bytes).unwrap_or(i64::MAX), &file.sha256) {
+        tracing::warn!(backup = %backup.id, "what the store has is not what was sent; sending it again");
+        return Err(EngineError::Transient("what the store has is not what was sent".into()).into());
+    }
+    Ok(read)
+}
+
+/// What the store has of a backup, where that is all of it: who made it may have died before it was recorded, and a database
+/// may be an older copy, which does not know.
+async fn whole<F: Future<Output = ()>>(
+    depot: &Depot,
+    backup: &BackupRow,
+    told: &impl Fn(String) -> F,
+) -> Result<Option<Stored>, Failed> {
+    let Some(about) = depot.about(backup.id).await? else { return Ok(None) };
+    let (parts, bytes) = (about["parts"].as_i64(), about["size_bytes"].as_u64());
+    let (Some(parts), Some(bytes), Some(sha256)) = (parts, bytes, about["sha256"].as_str()) else { return Ok(None) };
+    let read = match read_back(depot, backup, (parts, bytes), told).await {
+        Err(Failed::Depot(error)) if error.is_missing() => return Ok(None),
+        read => read?,
+    };
+    let is_whole = read.sha256 == sha256 && u64::try_from(read.size_bytes) == Ok(bytes);
+    Ok(is_whole.then_some(read))
+}
+
+/// Reads so many parts of so many bytes.
+async fn read_back<F: Future<Output = ()>>(
+    depot: &Depot,
+    backup: &BackupRow,
+    (parts, whole): (i64, u64),
+    told: &impl Fn(String) -> F,
+) -> Result<Stored, Failed> {
+    let (mut read, mut bytes) = (Sha256::new(), 0_u64);
     for number in 1..=parts {
-        told(format!("reading back: {} of {} MiB", bytes >> 20, file.bytes >> 20)).await;
+        told(format!("reading back: {} of {} MiB", bytes >> 20, whole >> 20)).await;
         let part = depot.get(backup.id, number).await?;
         bytes += part.len() as u64;
         // Hashing a part takes a moment that others of this thread have to wait for.
         read = hashed(read, part).await?;
     }
     let sha256 = hex::encode(&read.finalize());
-    fault("backup", "store", "read_back").await?;
-    if (bytes, &sha256) != (file.bytes, &file.sha256) {
-        tracing::warn!(backup = %backup.id, "what the store has is not what was sent; sending it again");
-        return Err(EngineError::Transient("what the store has is not what was sent".into()).into());
-    }
     Ok(Stored { parts, size_bytes: i64::try_from(bytes).unwrap_or(i64::MAX), sha256 })
 }
 
@@ -143,8 +175,7 @@ pub(super) async fn fetch<F: Future<Output = ()>>(
     file: &Path,
     told: impl Fn(String) -> F,
 ) -> Result<(), Failed> {
-    let away = |error: std::io::Error| EngineError::Transient(format!("the disk cannot be written: {error}"));
-    let mut out = tokio::fs::File::create(file).await.map_err(away)?;
+    let mut out = tokio::fs::File::create(file).await.map_err(unwritten)?;
     let (whole, mut hash, mut bytes) = (backup.size_bytes.unwrap_or_default(), Sha256::new(), 0_i64);
     for number in 1..=backup.parts.unwrap_or_default() {
         told(format!("restoring: {} of {} MiB", bytes >> 20, whole >> 20)).await;
@@ -156,7 +187,7 @@ pub(super) async fn fetch<F: Future<Output = ()>>(
         if bytes > whole {
             return Err(damaged(backup, "it is longer than it was").into());
         }
-        out.write_all(&part).await.map_err(away)?;
+        out.write_all(&part).await.map_err(unwritten)?;
         hash = hashed(hash, part).await?;
         fault("disk_restore", "fetch", "part").await?;
     }
@@ -164,11 +195,36 @@ pub(super) async fn fetch<F: Future<Output = ()>>(
     if bytes != whole || Some(&sha256) != backup.sha256.as_ref() {
         return Err(damaged(backup, "what it hashes to is not what it hashed to when it was made").into());
     }
-    Ok(out.sync_all().await.map_err(away)?)
+    out.flush().await.map_err(unwritten)?;
+    Ok(out.sync_all().await.map_err(unwritten)?)
+}
+
+/// Why a file of the host cannot be written.
+fn unwritten(error: std::io::Error) -> EngineError {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    match error.kind() {
+        StorageFull | QuotaExceeded => EngineError::NoCapacity("the host's disk is full".into()),
+        _ => EngineError::Transient(format!("the disk cannot be written: {error}")),
+    }
 }
 
 /// What is told of a backup that is not what it was.
 fn damaged(backup: &BackupRow, how: &str) -> EngineError {
     tracing::error!(backup = %backup.id, how, "a backup in the store is damaged");
     EngineError::Permanent(format!("the backup is damaged: {how}; delete this disk, and restore another backup"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_not_tried_again() {
+        let mut full = std::fs::File::options().write(true).open("/dev/full").expect("a device that is full");
+        assert!(unwritten(full.write_all(b"part").expect_err("no room")).is_final());
+        let other = std::fs::File::open("/dev/null/none").expect_err("no folder");
+        assert!(!unwritten(other).is_final());
+    }
 }

@@ -238,6 +238,14 @@ pub async fn wake(tx: &mut Tx, snapshot: DiskSnapshotId, now: Timestamp) -> Resu
     Ok(())
 }
 
+/// Has the worker look at all that wait for something.
+pub async fn wake_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
+    let mut tx = db.begin().await?;
+    sql("UPDATE backups SET work_at = $1 WHERE work_at > $1 AND deleted_at IS NULL").bind(now).execute(&mut tx).await?;
+    tx.signal(Signal::Work(TABLE));
+    tx.commit().await
+}
+
 /// Backups that want work, organizations in turn, and when the next one does.
 pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<BackupId>, DbError> {
     due::of_projects(db, TABLE, now, limit).await
@@ -265,6 +273,15 @@ impl FromRow for IdRow {
 pub async fn living(db: &Db) -> Result<Vec<BackupId>, DbError> {
     let rows: Vec<IdRow> = sql("SELECT id FROM backups WHERE deleted_at IS NULL").fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// Whether something lies in a store, as far as rows know.
+pub async fn lies_in(db: &Db, store: &str) -> Result<bool, DbError> {
+    let n: i64 = sql("SELECT COUNT(*) FROM backups WHERE store = $1 AND status = 'ready' AND deleted_at IS NULL")
+        .bind(store)
+        .fetch_one(db)
+        .await?;
+    Ok(n > 0)
 }
 
 /// Whether a project has any.
