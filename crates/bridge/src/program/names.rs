@@ -19,7 +19,7 @@ use crate::machine::Machine;
 const RESOLVER: Duration = Duration::from_secs(2);
 /// How long a connection may say nothing, and take to take an answer; and how long it may last.
 const IDLE: Duration = Duration::from_secs(10);
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 /// Questions by datagram under way, and connections, of all machines. Further ones are not heard; who asks by datagrams asks
 /// again.
 const DATAGRAMS: usize = 1024;

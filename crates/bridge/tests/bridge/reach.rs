@@ -132,11 +132,11 @@ fn a_machine_has_so_many_connections_and_leaves_others_theirs() {
     let ports = [("tcp/9.9.9.1:2222", 22)];
     let (one, other) = (world.guest(7, json!([]), &ports), world.guest(8, json!([]), &[]));
     serve(&one.place, 22);
-    let begin = || (0..MOST).map(|_| dial(at(OUTSIDE, 80), true).unwrap().0).collect::<Vec<_>>();
-    let mut begun = one.place.run(begin);
+    let dial_all = |to| (0..MOST).map(|_| dial(to, true).unwrap().0).collect::<Vec<_>>();
+    let mut begun = one.place.run(move || dial_all(at(OUTSIDE, 80)));
     assert_eq!(one.place.run(|| [tcp(at(OUTSIDE, 80), Refused), udp(at(OUTSIDE, 80), Refused)]), [Refused; 2]);
     assert_eq!(one.place.run(|| tcp(at(OUTSIDE6, 80), Refused)), Refused, "of both families");
-    let got: Vec<_> = world.internet.run(|| (0..MOST).map(|_| dial(at(HOST, 2222), true).unwrap().0).collect());
+    let got = world.internet.run(move || dial_all(at(HOST, 2222)));
     assert_eq!(world.internet.run(|| tcp(at(HOST, 2222), Refused)), Refused);
     // Other rules do not make room for more.
     let deny25 = json!([{"direction": "out", "protocol": "tcp", "ports": [25], "action": "deny"}]);

@@ -373,18 +373,23 @@ pub(super) async fn in_place(vms: &Vms, depot: &Depot) -> Result<Standing, StepE
 /// copy, so what it does not know goes only when it was not known for as long as what is lost is kept, counted from when that was
 /// first seen.
 pub async fn search(vms: Vms, stop: CancellationToken) {
-    let Some(depot) = vms.depot() else { return stop.cancelled().await };
+    // Also in the middle of a call that does not answer.
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = search_on(&vms) => {}
+    }
+}
+
+async fn search_on(vms: &Vms) {
+    let Some(depot) = vms.depot() else { return std::future::pending().await };
     // Some may have waited for this store, which was not configured before.
     if let Err(error) = store::backup::wake_all(vms.db(), vms.clock().now()).await {
         tracing::warn!(%error, "backups that wait are looked at later");
     }
     let (mut times, mut searched, mut said) = (tokio::time::interval(GLANCE), None::<Instant>, None);
     loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = times.tick() => {}
-        }
-        let found = in_place(&vms, depot).await.ok();
+        times.tick().await;
+        let found = in_place(vms, depot).await.ok();
         let is_gone = depot.is_gone();
         if said != Some((found, is_gone)) {
             tell(depot, found, is_gone);
@@ -393,7 +398,7 @@ pub async fn search(vms: Vms, stop: CancellationToken) {
         if found != Some(Standing::Own) || searched.is_some_and(|at| at.elapsed() < SEARCH) {
             continue;
         }
-        match sweep(&vms, depot).await {
+        match sweep(vms, depot).await {
             Ok(()) => searched = Some(Instant::now()),
             Err(error) => tracing::warn!(%error, "the store of backups could not be searched; trying again later"),
         }
