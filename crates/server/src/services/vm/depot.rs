@@ -415,7 +415,7 @@ mod tests {
         depot.put(id, 1, Bytes::from_static(b"part")).await.unwrap();
         let pipe = dir.path().join(format!("database/{id}/000002"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        depot.longest_call = Duration::from_millis(50);
+        depot.longest_call = Duration::from_millis(500);
         for _ in 0..2 {
             assert!(matches!(depot.get(id, 2).await, Err(DepotError::Silent)));
         }
