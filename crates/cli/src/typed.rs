@@ -10,11 +10,13 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// For requests that the API's messages suggest: what to type instead.
-const COMMANDS: [(&str, &str); 23] = [
+const COMMANDS: [(&str, &str); 25] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
     ("GET /api/v1/images lists", "berth image list shows"),
+    ("GET …/images lists", "berth image list shows"),
+    ("Make a snapshot of it (POST …/disk_snapshots)", "Make a snapshot of it (berth disk snapshot create DISK)"),
     ("GET /v1/models lists", "berth model list shows"),
     ("GET /api/v1/admin/models lists", "berth model list shows"),
     ("GET …/sandbox_templates lists", "berth template list shows"),

@@ -93,8 +93,8 @@ pub(super) async fn run(db: &Db) -> Result<(), DbError> {
 /// Whether the migrations of the list are applied, according to the database, and no others: a step may have a lower number
 /// than one that was applied before it.
 pub(super) async fn is_current(db: &Db) -> Result<bool, DbError> {
-    let found: i64 = sql("SELECT COUNT(*) FROM _sqlx_migrations").fetch_one(db).await?;
-    Ok(usize::try_from(found).is_ok_and(|found| found == STEPS.len()))
+    let found: Vec<i64> = sql("SELECT version FROM _sqlx_migrations ORDER BY version").fetch_all(db).await?;
+    Ok(found.iter().eq(STEPS.iter().map(|step| &step.version)))
 }
 
 /// Why the service cannot use the schema, for the operator.

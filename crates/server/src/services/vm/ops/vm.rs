@@ -205,7 +205,7 @@ pub(super) async fn image(tx: &mut Tx, tenant: Tenant, id: &str, region: &str) -
     }
     let own = project_image::usable(tx, tenant, id).await?.ok_or_else(|| {
         let message =
-            format!("There is no image '{id}' that is ready. GET /api/v1/images lists the platform's, GET …/images the project's.");
+            format!("There is no image '{id}' that is ready. GET /api/v1/images lists the platform's, and GET …/images lists the project's.");
         Error::new(Code::ImageNotFound, message)
     })?;
     if own.region_id != region {
