@@ -4,7 +4,7 @@
 //! used and let go; events have a socket of their own.
 
 use std::fs::File;
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,13 +16,15 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::error::at;
 use crate::{Error, Result};
 
 /// How long QEMU may take for an answer.
 pub const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two tries to connect.
+const AGAIN: Duration = Duration::from_millis(10);
 /// Longest line that is read: answers are small, and a guest must not fill our memory through QEMU.
 const LONGEST: usize = 4 << 20;
 
@@ -34,9 +36,20 @@ pub struct Qmp {
     patience: Duration,
 }
 
-/// Connects to a socket by its name in a folder, however long the folder's path is.
+/// Connects to a socket by its name in a folder, however long the folder's path is. Where others wait to be served already,
+/// the kernel queues nobody else, so that another try comes.
 pub async fn connect_in(dir: &Path, name: &str) -> Result<UnixStream> {
-    folder::connect(&dir.join(name)).await.map_err(at("cannot connect to the machine in", dir))
+    let path = dir.join(name);
+    let connected = async {
+        loop {
+            match folder::connect(&path).await {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(AGAIN).await,
+                connected => return connected,
+            }
+        }
+    };
+    let connected = timeout(PATIENCE, connected).await.map_err(|_| Error::Timeout("QEMU"))?;
+    connected.map_err(at("cannot connect to the machine in", dir))
 }
 
 impl Qmp {
@@ -169,4 +182,28 @@ fn send_with(socket: &UnixStream, bytes: &[u8], file: &File) -> std::io::Result<
     let files = [file.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&files));
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::UnixSocket;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_finds_the_queue_full_connects_once_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = UnixSocket::new_stream().unwrap();
+        socket.bind(dir.path().join("socket")).unwrap();
+        let listener = socket.listen(0).unwrap();
+        let _first = connect_in(dir.path(), "socket").await.unwrap();
+        let full = folder::connect(&dir.path().join("socket")).await.unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        let (second, _) = tokio::join!(connect_in(dir.path(), "socket"), async {
+            // It has tried by then, or tries afterwards.
+            tokio::task::yield_now().await;
+            listener.accept().await
+        });
+        second.unwrap();
+    }
 }
