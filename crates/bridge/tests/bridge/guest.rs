@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use berth_bridge::{Machine, open_tap};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,7 +23,18 @@ pub struct Frames(File);
 
 impl Frames {
     pub fn new(tap: &str) -> Self {
-        Self(File::from(open_tap(tap).unwrap()))
+        let frames = Self(File::from(open_tap(tap).unwrap()));
+        // The kernel notices in its own time that somebody is there, and drops what comes before.
+        let until = Instant::now() + Duration::from_secs(10);
+        let is_forwarding = || {
+            let told = Command::new("bridge").args(["link", "show", "dev", tap]).output().unwrap();
+            String::from_utf8_lossy(&told.stdout).contains("state forwarding")
+        };
+        while !is_forwarding() {
+            assert!(Instant::now() < until, "nothing goes to {tap}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        frames
     }
 
     pub fn send(&mut self, frame: &[u8]) {

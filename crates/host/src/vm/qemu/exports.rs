@@ -159,7 +159,6 @@ impl Copy {
             return Ok(flat);
         }
         let _turn = exports.turns.acquire().await.map_err(transient)?;
-        exports.forget_former(&self);
         self.require_room(&exports)?;
         let half = Half(exports.folder.join(format!("{}.half", self.name)));
         remove(&half.0).map_err(transient)?;
@@ -173,6 +172,7 @@ impl Copy {
         notes::write(&note, text.as_bytes()).map_err(transient)?;
         fault::point("disk.export.noted").await.map_err(transient)?;
         std::fs::rename(&half.0, &file).map_err(transient)?;
+        exports.forget_former(&self);
         Ok(Flat { file, about })
     }
 
