@@ -27,7 +27,8 @@ impl Process {
         match pidfd_open(pid, PidfdFlags::NONBLOCK) {
             // Its number may have become another one's before it was held.
             Ok(handle) => Ok(note.lives_for(dir).then_some(Self { handle })),
-            Err(Errno::SRCH) => Ok(None),
+            // Nobody has the number, or a thread of another process (EINVAL before Linux 6.16, ENOENT since).
+            Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -63,6 +64,18 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_number_that_became_a_thread_s_is_no_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = Note::of_self(dir.path()).unwrap();
+        let in_thread = std::thread::spawn(move || {
+            let pid = rustix::thread::gettid().as_raw_nonzero().get();
+            assert_ne!(pid, note.pid);
+            Process::hold(&Note { pid, ..note }, dir.path()).map(|found| found.is_some())
+        });
+        assert!(!in_thread.join().unwrap().unwrap());
+    }
 
     #[tokio::test]
     async fn what_is_held_is_ended_once() {
