@@ -5,7 +5,11 @@ use std::net::IpAddr;
 use berth_domain::sandbox::network_policy::special::blocks;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::{ICMP, ICMPV6, TCP, UDP};
 use crate::settings::Settings;
+
+/// Protocols as the rules below name them, the longer name first, and their numbers.
+const PROTOCOLS: [(&str, &str); 4] = [("N_ICMPV6", ICMPV6), ("N_ICMP", ICMP), ("N_TCP", TCP), ("N_UDP", UDP)];
 
 /// The tables without machines, in place of whatever was there.
 pub(super) fn text(settings: &Settings) -> String {
@@ -15,6 +19,7 @@ pub(super) fn text(settings: &Settings) -> String {
     let text = if settings.gateway6().is_some() { text } else { without(&text, "GATEWAY6") };
     let subnet6 = settings.subnet6.map(|subnet| subnet.to_string()).unwrap_or_default();
     let gateway6 = settings.gateway6().map(|gateway| gateway.to_string()).unwrap_or_default();
+    let text = PROTOCOLS.iter().fold(text, |text, (name, number)| text.replace(name, number));
     text.replace("SPECIAL4", &v4)
         .replace("SPECIAL6", &v6)
         .replace("SUBNET6", &subnet6)
@@ -168,11 +173,11 @@ table inet BRIDGE {
   icmpv6 type { mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } drop
   ct state invalid drop
   ct direction reply goto judge
-  ct state related meta l4proto { icmp, ipv6-icmp } accept
+  ct state related meta l4proto { N_ICMP, N_ICMPV6 } accept
   icmp type echo-request ip daddr GATEWAY accept
   icmpv6 type echo-request ip6 daddr { GATEWAY6, fe80::1 } accept
-  ip daddr GATEWAY meta l4proto { tcp, udp } th dport 53 ct original ip saddr vmap @begins4
-  ip6 daddr GATEWAY6 meta l4proto { tcp, udp } th dport 53 ct original ip6 saddr vmap @begins6
+  ip daddr GATEWAY meta l4proto { N_TCP, N_UDP } th dport 53 ct original ip saddr vmap @begins4
+  ip6 daddr GATEWAY6 meta l4proto { N_TCP, N_UDP } th dport 53 ct original ip6 saddr vmap @begins6
   goto refuse
  }
  chain guests {
@@ -180,14 +185,14 @@ table inet BRIDGE {
   udp sport 547 udp dport 546 accept
   icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept
   ct direction reply accept
-  ct state related meta l4proto { icmp, ipv6-icmp } accept
+  ct state related meta l4proto { N_ICMP, N_ICMPV6 } accept
   icmp type { destination-unreachable, time-exceeded, parameter-problem } accept
   icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept
   goto judge
  }
  chain judge {
   ct state invalid drop
-  ct state related meta l4proto { icmp, ipv6-icmp } accept
+  ct state related meta l4proto { N_ICMP, N_ICMPV6 } accept
   ct original ip saddr SUBNET jump outside
   ct original ip6 saddr SUBNET6 jump outside
   ct original ip saddr vmap @begins4
@@ -202,10 +207,10 @@ table inet BRIDGE {
   ct original ip daddr @special4 goto refuse
   ct original ip6 daddr @special6 goto refuse
   ct original ip6 daddr @near6 goto refuse
-  meta l4proto != { tcp, udp, icmp, ipv6-icmp } goto refuse
+  meta l4proto != { N_TCP, N_UDP, N_ICMP, N_ICMPV6 } goto refuse
  }
  chain refuse {
-  meta l4proto tcp reject with tcp reset
+  meta l4proto N_TCP reject with tcp reset
   reject with icmpx admin-prohibited
  }
 }

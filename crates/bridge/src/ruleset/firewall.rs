@@ -3,6 +3,8 @@
 use berth_domain::firewall::{Action, Direction, Ports, Rule, RuleProtocol, Rules, Source};
 use ipnet::IpNet;
 
+use super::{ICMP, ICMPV6, TCP, UDP};
+
 /// The rules of a direction. A connection is judged by its first packet: the other side of what the machine begins is where
 /// that goes to, and of what it gets, where that comes from; the port of what it gets is the guest's.
 pub(super) fn rules(rules: &Rules, direction: Direction) -> Vec<String> {
@@ -31,9 +33,9 @@ fn line(rule: &Rule) -> Option<String> {
     }
     match rule.protocol {
         RuleProtocol::Any => {}
-        RuleProtocol::Icmp => words.push("meta l4proto { icmp, ipv6-icmp }".into()),
-        RuleProtocol::Tcp => words.push("meta l4proto tcp".into()),
-        RuleProtocol::Udp => words.push("meta l4proto udp".into()),
+        RuleProtocol::Icmp => words.push(format!("meta l4proto {{ {ICMP}, {ICMPV6} }}")),
+        RuleProtocol::Tcp => words.push(format!("meta l4proto {TCP}")),
+        RuleProtocol::Udp => words.push(format!("meta l4proto {UDP}")),
     }
     if !rule.ports.is_empty() {
         words.push(format!("ct {port} {{ {} }}", merged(&rule.ports)));

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use berth_domain::firewall::Direction;
+use berth_domain::vm::Protocol;
 
-use super::firewall;
+use super::{TCP, UDP, firewall};
 use crate::machine::Machine;
 use crate::settings::Settings;
 
@@ -58,7 +59,11 @@ impl Part {
         }
         for port in &machine.ports {
             let (at, to) = (port.at, port.to);
-            let key = format!("{} . {} . {}", at.ip(), to.protocol, at.port());
+            let protocol = match to.protocol {
+                Protocol::Tcp => TCP,
+                Protocol::Udp => UDP,
+            };
+            let key = format!("{} . {protocol} . {}", at.ip(), at.port());
             match (at.ip(), machine.address6) {
                 (IpAddr::V4(_), _) => {
                     part.entry("inet", "forwards4", key, format!("{} . {}", machine.address, to.port));
