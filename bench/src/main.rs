@@ -39,6 +39,7 @@ fn run() -> Result<()> {
         [first] if first == gateway::upstream::ARGUMENT => gateway::upstream::serve(),
         [first, work] if first == gateway::load::ARGUMENT => gateway::load::serve(work),
         [first, folder, user] if first == network::ARGUMENT => network::measure(folder, user),
+        [first, folder, _] if first == network::bridge::ARGUMENT => network::bridge::measure(folder),
         _ => benchmarks(&arguments),
     }
 }
@@ -60,6 +61,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
             "service" => service::run(&mut report).await?,
             "gateway" => gateway::run(&mut report).await?,
             "network" => network::run(&mut report).await?,
+            "bridge" => network::bridge::run(&mut report).await?,
             "machines" => machines::run(&mut report).await?,
             _ => boots::run(&mut report).await?,
         }
@@ -70,7 +72,8 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 8] = ["api", "identity", "service", "gateway", "network", "sandboxes", "machines", "boots"];
+    const ALL: [&str; 9] =
+        ["api", "identity", "service", "gateway", "network", "bridge", "sandboxes", "machines", "boots"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

@@ -1,6 +1,6 @@
 //! A guest: its QEMU, the program beside it where it has one, and a shell inside it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -9,13 +9,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sched::{CloneFlags, setns};
 
 use super::{Window, initrd};
 use crate::process::Running;
 
 /// How long a guest may take for anything.
 pub const PATIENCE: Duration = Duration::from_mins(1);
-/// The address outside. The namespace has no other.
+/// The address outside.
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 1);
 /// How emulated machines run; as the host has it.
 const EMULATED: &str = "-M q35 -accel tcg,tb-size=256 -cpu max,-erms,-fsrm,-la57 -smp 1 -m 256";
@@ -32,6 +33,45 @@ pub enum Card {
     User,
     /// A socket at which a program is to come, with the largest packet.
     Stream(PathBuf, usize),
+    /// A tap of the host's, by its name, and who the guest is behind it.
+    Tap(String, Own),
+}
+
+/// Who a guest is.
+#[derive(Clone)]
+pub struct Own {
+    /// Its card's link address.
+    pub mac: String,
+    pub address: Ipv4Addr,
+    pub gateway: Ipv4Addr,
+}
+
+impl Default for Own {
+    /// As QEMU's own network has it, and the programs beside machines.
+    fn default() -> Self {
+        let (address, gateway) = (Ipv4Addr::new(10, 0, 2, 15), Ipv4Addr::new(10, 0, 2, 2));
+        Self { mac: "52:54:00:12:34:56".into(), address, gateway }
+    }
+}
+
+/// The outside: a namespace of its own; without one, the loopback of this one.
+#[derive(Clone, Copy)]
+pub struct Outside<'a>(pub Option<&'a File>);
+
+impl Outside<'_> {
+    /// Does something in its namespace.
+    pub fn within<T: Send>(self, act: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let Self(Some(namespace)) = self else { return act() };
+        let there = || {
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            act()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join()).map_err(|_| anyhow::anyhow!("the outside is gone"))?
+    }
+
+    fn listens(self) -> Result<TcpListener> {
+        self.within(|| Ok(TcpListener::bind((OUTSIDE, 0))?))
+    }
 }
 
 /// Which way bytes go.
@@ -52,27 +92,30 @@ pub struct Guest {
 
 impl Guest {
     /// Starts it. It comes once its network is there.
-    pub fn start(folder: &Path, card: &Card) -> Result<Self> {
-        let tells = TcpListener::bind((OUTSIDE, 0))?;
+    pub fn start(folder: &Path, card: &Card, outside: Outside<'_>) -> Result<Self> {
+        let tells = outside.listens()?;
         let port = tells.local_addr()?.port();
         let images = berth_testkit::images().join("micro");
         let first = folder.join("initrd");
         initrd::write(&images.join("initrd"), &first)?;
-        let (network, mtu) = match card {
-            Card::User => ("user,id=n0".into(), 1500),
+        let (network, mtu, own) = match card {
+            Card::User => ("user,id=n0".into(), 1500, Own::default()),
             Card::Stream(path, mtu) => {
-                (format!("stream,id=n0,server=on,addr.type=unix,addr.path={}", path.display()), *mtu)
+                (format!("stream,id=n0,server=on,addr.type=unix,addr.path={}", path.display()), *mtu, Own::default())
             }
+            Card::Tap(name, own) => (format!("tap,id=n0,ifname={name},script=no,downscript=no"), 1500, own.clone()),
         };
         let mut command = Command::new("qemu-system-x86_64");
         command.args(["-nodefaults", "-no-user-config", "-display", "none"]).args(EMULATED.split(' '));
         command.arg("-kernel").arg(images.join("vmlinux")).arg("-initrd").arg(first).arg("-append");
         command.arg(format!(
-            "console=ttyS0 quiet panic=1 cryptomgr.notests rdinit={} OUTSIDE={OUTSIDE} TELLS={port}",
-            initrd::PATH
+            "console=ttyS0 quiet panic=1 cryptomgr.notests rdinit={} OUTSIDE={OUTSIDE} TELLS={port} OWN={} GATEWAY={}",
+            initrd::PATH,
+            own.address,
+            own.gateway
         ));
         command.arg("-netdev").arg(network);
-        command.arg("-device").arg(format!("virtio-net-pci,netdev=n0,host_mtu={mtu},romfile="));
+        command.arg("-device").arg(format!("virtio-net-pci,netdev=n0,host_mtu={mtu},mac={},romfile=", own.mac));
         let console = folder.join(format!("{port}.log"));
         command.arg("-serial").arg(format!("file:{}", console.display()));
         command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -105,8 +148,8 @@ impl Guest {
     }
 
     /// Carries bytes for a while.
-    pub fn carry(&mut self, way: Way) -> Result<Window> {
-        let listener = TcpListener::bind((OUTSIDE, 0))?;
+    pub fn carry(&mut self, way: Way, outside: Outside<'_>) -> Result<Window> {
+        let listener = outside.listens()?;
         let port = listener.local_addr()?.port();
         let bytes = match way {
             Way::Out => "if=/dev/zero",

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-/// The first process: it has the outside tell it what to run, by a shell on a connection. Its port comes from the kernel's
-/// command line.
+/// The first process: it has the outside tell it what to run, by a shell on a connection. Its port, and who it
+/// is, come from the kernel's command line.
 const INIT: &str = "#!/bin/busybox sh
 bb=/bin/busybox
 $bb mount -t proc proc /proc
@@ -14,8 +14,8 @@ $bb mount -t sysfs sysfs /sys
 $bb mount -t devtmpfs devtmpfs /dev
 for file in /lib/modules/*; do $bb insmod $file; done
 $bb ifconfig lo up
-$bb ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
-$bb route add default gw 10.0.2.2
+$bb ifconfig eth0 $OWN netmask 255.255.255.0 up
+$bb route add default gw $GATEWAY
 while :; do
   $bb nc -w 3 $OUTSIDE $TELLS -e $bb sh
   $bb usleep 100000

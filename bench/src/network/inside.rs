@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tokio::runtime::Runtime;
 
-use super::guest::{Card, Guest, OUTSIDE, Used, Way};
+use super::guest::{Card, Guest, OUTSIDE, Outside, Used, Way};
 use super::joined::{Program, Switch, address, private, user};
 use super::{Figures, Memory, Pair, Window};
 
@@ -18,8 +18,10 @@ pub const ARGUMENT: &str = "network-inside";
 pub const USERS: &str = "users";
 /// There is one user.
 pub const ONE_USER: &str = "one-user";
+/// The loopback here stands for the outside.
+const HERE: Outside<'_> = Outside(None);
 /// Turns of each, and in each direction.
-const TURNS: usize = 7;
+pub const TURNS: usize = 7;
 /// Turns from machine to machine.
 const TURNS_BETWEEN: usize = 5;
 /// How long a turn from machine to machine is to take, in seconds.
@@ -60,7 +62,7 @@ struct World {
 
 impl World {
     fn start(runtime: &Runtime, folder: &Path, are_users: bool) -> Result<Self> {
-        let mut theirs = Guest::start(folder, &Card::User)?;
+        let mut theirs = Guest::start(folder, &Card::User, HERE)?;
         let (mut ours, mut first) = joined(runtime, folder, 0, are_users)?;
         let (mut other, mut second) = joined(runtime, folder, 1, are_users)?;
         let user = user(2, are_users);
@@ -73,19 +75,7 @@ impl World {
 
     fn figures(mut self) -> Result<Figures> {
         let (machine, switch) = self.memory()?;
-        let mut turns = [Vec::new(), Vec::new()];
-        for turn in 0..TURNS {
-            for (way, turns) in [Way::Out, Way::In].into_iter().zip(&mut turns) {
-                // Who is first takes turns, too.
-                turns.push(if turn % 2 == 0 {
-                    let ours = self.ours.carry(way)?;
-                    Pair { ours, qemu: self.theirs.carry(way)? }
-                } else {
-                    let qemu = self.theirs.carry(way)?;
-                    Pair { ours: self.ours.carry(way)?, qemu }
-                });
-            }
-        }
+        let turns = in_turns(TURNS, (&mut self.ours, &mut self.theirs), HERE)?;
         let [out, into] = turns;
         let between = self.between()?;
         let (machine_after, switch_after) = self.memory()?;
@@ -125,10 +115,32 @@ impl World {
     }
 }
 
+/// Has two guests carry bytes in turns, out and then in; what each turn showed, out and in.
+pub fn in_turns(
+    turns: usize,
+    (ours, theirs): (&mut Guest, &mut Guest),
+    outside: Outside<'_>,
+) -> Result<[Vec<Pair>; 2]> {
+    let mut pairs = [Vec::new(), Vec::new()];
+    for turn in 0..turns {
+        for (way, pairs) in [Way::Out, Way::In].into_iter().zip(&mut pairs) {
+            // Who is first takes turns, too.
+            pairs.push(if turn % 2 == 0 {
+                let ours = ours.carry(way, outside)?;
+                Pair { ours, theirs: theirs.carry(way, outside)? }
+            } else {
+                let theirs = theirs.carry(way, outside)?;
+                Pair { ours: ours.carry(way, outside)?, theirs }
+            });
+        }
+    }
+    Ok(pairs)
+}
+
 /// A guest with a program beside it.
 fn joined(runtime: &Runtime, folder: &Path, index: u32, are_users: bool) -> Result<(Guest, Program)> {
     let socket = folder.join(format!("{index}.sock"));
-    let mut guest = Guest::start(folder, &Card::Stream(socket.clone(), berth_egress::MTU))?;
+    let mut guest = Guest::start(folder, &Card::Stream(socket.clone(), berth_egress::MTU), HERE)?;
     let began = Instant::now();
     while !socket.exists() {
         ensure!(began.elapsed() < super::guest::PATIENCE, "QEMU does not listen");

@@ -8,6 +8,7 @@
 //! has the card and what is behind it, and nothing else to do here. So the network's CPU is that of the main thread, and of
 //! the programs beside it.
 
+pub mod bridge;
 mod guest;
 mod initrd;
 mod inside;
@@ -17,6 +18,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -43,7 +45,7 @@ struct Figures {
 #[derive(Debug, Serialize, Deserialize)]
 struct Pair {
     ours: Window,
-    qemu: Window,
+    theirs: Window,
 }
 
 /// What was carried in some time, and for how much CPU.
@@ -103,9 +105,9 @@ pub async fn run(report: &mut Report) -> Result<()> {
 }
 
 fn beside(report: &mut Report, (direction, way): (&str, &str), turns: &[Pair]) {
-    let ratio = |of: fn(&Window) -> f64| median(turns.iter().map(|turn| of(&turn.ours) / of(&turn.qemu)).collect());
+    let ratio = |of: fn(&Window) -> f64| median(turns.iter().map(|turn| of(&turn.ours) / of(&turn.theirs)).collect());
     let ours = |of: fn(&Window) -> f64| typical(turns.iter().map(|turn| &turn.ours), of);
-    let theirs = |of: fn(&Window) -> f64| typical(turns.iter().map(|turn| &turn.qemu), of);
+    let theirs = |of: fn(&Window) -> f64| typical(turns.iter().map(|turn| &turn.theirs), of);
     let detail = format!("{:.0} MB/s beside {:.0}; guests emulated", ours(Window::rate), theirs(Window::rate));
     let what = format!("network: bytes a second {direction} beside QEMU's own");
     report.add(&what, ratio(Window::rate), "times", Some(Bound::Least(1.0)), detail);
@@ -126,12 +128,18 @@ fn beside(report: &mut Report, (direction, way): (&str, &str), turns: &[Pair]) {
 
 /// Measures in namespaces that end with this.
 async fn figures() -> Result<Figures> {
+    let users = if rustix::process::geteuid().is_root() { inside::USERS } else { inside::ONE_USER };
+    apart(ARGUMENT, users).await
+}
+
+/// Has a process of its own measure, in namespaces that end with it.
+async fn apart<T: DeserializeOwned>(argument: &str, how: &str) -> Result<T> {
     let folder = tempfile::tempdir_in("/var/tmp")?;
     let is_root = rustix::process::geteuid().is_root();
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.args((!is_root).then_some("--map-root-user")).arg(std::env::current_exe()?);
-    command.arg(ARGUMENT).arg(folder.path()).arg(if is_root { inside::USERS } else { inside::ONE_USER });
+    command.arg(argument).arg(folder.path()).arg(how);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
     let measured = command.spawn().context("unshare")?.wait_with_output();
     let out = timeout(PATIENCE, measured).await.context("the network was not measured in time")??;
