@@ -417,11 +417,10 @@ fn link(from: &Path, to: &Path) {
 
 /// The process of the machine in a folder, if it has one.
 fn process_in(folder: &Path) -> Option<Pid> {
-    let text = std::fs::read(folder.join("process.json")).ok()?;
-    let note: serde_json::Value = serde_json::from_slice(&text).ok()?;
-    let pid = i32::try_from(note["pid"].as_i64()?).ok()?;
-    let program = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    program.to_string_lossy().contains("qemu").then(|| Pid::from_raw(pid)).flatten()
+    let note = berth_process::Note::read(&folder.join("process.json")).ok()??;
+    let program = std::fs::read_link(format!("/proc/{}/exe", note.pid)).ok()?;
+    let is_machine = program.to_string_lossy().contains("qemu") && note.lives_for(folder);
+    is_machine.then(|| Pid::from_raw(note.pid)).flatten()
 }
 
 #[cfg(test)]

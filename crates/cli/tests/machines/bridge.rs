@@ -30,7 +30,7 @@ const OWN: &str =
 const BRIDGE: &str = "mode = \"bridge\"";
 
 /// In a namespace of its own, with another machine at the other end of a line and the way outside by it.
-fn on_a_host(test: impl AsyncFnOnce(Service, Other) + Send + 'static) {
+pub fn on_a_host(test: impl AsyncFnOnce(Service, Other) + Send + 'static) {
     let host = std::thread::spawn(move || {
         unshare(CloneFlags::CLONE_NEWNET).expect("a namespace; these tests are root's");
         assert!(ip("link set lo up"));
@@ -53,8 +53,8 @@ fn nft(text: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Has the service know another mode from its next start on.
-fn change_mode(service: &Service, from: &str, to: &str) {
+/// Has the service know another setting from its next start on.
+pub fn reconfigure(service: &Service, from: &str, to: &str) {
     let file = service.dir.path().join("berth.toml");
     let text = std::fs::read_to_string(&file).expect("a file");
     assert!(text.contains(from), "{text}");
@@ -62,7 +62,7 @@ fn change_mode(service: &Service, from: &str, to: &str) {
 }
 
 /// What the host has of the bridge.
-async fn found() -> Present {
+pub async fn found() -> Present {
     present(&Settings::default()).await.expect("what is there")
 }
 
@@ -213,7 +213,7 @@ async fn in_another_mode(mut service: Service, other: Other) {
     for (from, to, carried) in MODES {
         let before = is_carried(&service);
         assert_eq!(service.stop(), Some(0));
-        change_mode(&service, from, to);
+        reconfigure(&service, from, to);
         service.start();
         let caller = service.admin().await;
         // It runs as it began.
@@ -229,7 +229,7 @@ async fn in_another_mode(mut service: Service, other: Other) {
     let caller = service.admin().await;
     verb(&caller, &id, "suspend", "suspended").await;
     assert_eq!(service.stop(), Some(0));
-    change_mode(&service, BRIDGE, "mode = \"shared\"");
+    reconfigure(&service, BRIDGE, "mode = \"shared\"");
     service.start();
     assert!(found().await.devices.is_empty(), "nobody is on it");
     let caller = service.admin().await;
@@ -271,8 +271,8 @@ async fn begun(service: &Service, caller: &Caller, body: Value) -> (Value, bool)
 /// With an address each, beside VMs of a project's network, and with a memory that was captured.
 async fn beside_others(mut service: Service, other: Other) {
     assert!(ip(&format!("route add local {POOL} dev lo")));
-    change_mode(&service, BRIDGE, &format!("{BRIDGE}\npool = [{POOL:?}]\n{NARROW}"));
-    change_mode(&service, "stop_seconds", "captured_boots = true\nstop_seconds");
+    reconfigure(&service, BRIDGE, &format!("{BRIDGE}\npool = [{POOL:?}]\n{NARROW}"));
+    reconfigure(&service, "stop_seconds", "captured_boots = true\nstop_seconds");
     service.start();
     let caller = service.admin().await;
     let answers = |vm: &Value| {
@@ -301,7 +301,7 @@ async fn beside_others(mut service: Service, other: Other) {
     let next = eventually("another program", 60, || answerer(&service).filter(|pid| *pid != before));
     service.kill();
     kill_process(next, Signal::KILL).expect("a signal");
-    change_mode(&service, NARROW, "subnet = \"10.127.0.0/16\"");
+    reconfigure(&service, NARROW, "subnet = \"10.127.0.0/16\"");
     service.start();
     assert!(found().await.addresses.contains(&(Settings::default().gateway().into(), 16)));
     answers(&first);
@@ -310,7 +310,7 @@ async fn beside_others(mut service: Service, other: Other) {
     // The bridge leads nothing to where this host alone reaches VMs.
     let ssh = places(&second, 8000).1;
     service.kill();
-    change_mode(&service, BRIDGE, "mode = \"user\"");
+    reconfigure(&service, BRIDGE, "mode = \"user\"");
     service.start();
     let caller = service.admin().await;
     let path = format!("/vms/{}", second["id"].as_str().expect("an id"));

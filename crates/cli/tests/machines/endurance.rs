@@ -2,11 +2,12 @@
 //!
 //! What is under way when the next operation comes, or the service ends, is left to chance. `BERTH_TEST_SECONDS`,
 //! `BERTH_TEST_MACHINES`, `BERTH_TEST_NETWORK` and `BERTH_TEST_SEED` ask for another run than the usual one, as
-//! `script/soak` does.
+//! `script/soak` does. On a bridge guests call each other all the time, and somebody listens whether one is heard.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use berth_testkit::{Caller, Chance, Service, eventually, vm};
@@ -14,6 +15,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
+use crate::bridge::{found, on_a_host, reconfigure};
+use crate::listener::Listener;
+use crate::shared::{HOST, Other};
 
 /// Operations of the usual run.
 const OPERATIONS: u64 = 100;
@@ -23,6 +27,10 @@ const MOST: usize = 4;
 const UNDER_WAY: usize = 3;
 /// Data disks beside those that VMs have.
 const FREE_DISKS: usize = 3;
+/// Snapshots of disks.
+const SNAPSHOTS: usize = 3;
+/// How long a wait may take before it says what it waits for, and again.
+const SAY: Duration = Duration::from_secs(45);
 /// Statuses in which nothing is under way.
 const AT_REST: [&str; 4] = ["running", "stopped", "suspended", "failed"];
 
@@ -32,6 +40,42 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|error| panic!("{name}={text}: {error}")))
 }
 
+/// How a VM's network reaches the outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    User,
+    Shared,
+    Pool,
+    Bridge,
+}
+
+impl Mode {
+    const ALL: [Self; 4] = [Self::User, Self::Shared, Self::Pool, Self::Bridge];
+
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// The one that is asked for; else chance says.
+    fn of(seed: u64) -> Self {
+        let Ok(name) = std::env::var("BERTH_TEST_NETWORK") else {
+            // A bridge is root's alone.
+            let most = if rustix::process::geteuid().is_root() { 4 } else { 3 };
+            return Self::ALL[usize::try_from(seed % most).expect("small")];
+        };
+        let mode = Self::ALL.into_iter().find(|mode| mode.name() == name);
+        mode.unwrap_or_else(|| panic!("BERTH_TEST_NETWORK={name}: user, shared, pool or bridge"))
+    }
+}
+
+/// What a VM of a bridge does all the time: it calls its neighbours by their addresses, and everybody on its link.
+const CALLS: &str = "#!/bin/sh
+while sleep 2; do
+  for last in 2 3 4 5 6 7 8; do ping -c 1 -W 1 10.127.0.$last; done
+  ping -c 1 -W 1 -b 10.127.255.255
+done >/dev/null 2>&1 &
+";
+
 /// The service, and where chance stands.
 struct Walk {
     service: Service,
@@ -39,6 +83,9 @@ struct Walk {
     chance: Chance,
     most: usize,
     network: String,
+    mode: Mode,
+    /// The host's neighbour, and who listens at the host's bridge.
+    outside: Option<(Other, Listener)>,
     /// How often the service was killed.
     kills: usize,
 }
@@ -67,26 +114,39 @@ fn prefixes(service: &Service) -> [[u8; 3]; 2] {
 }
 
 impl Walk {
-    async fn begin(seed: u64) -> Self {
+    async fn begin(seed: u64, mode: Mode, mut service: Service, other: Option<Other>) -> Self {
         let most = setting("BERTH_TEST_MACHINES").and_then(|most| usize::try_from(most).ok()).unwrap_or(MOST);
-        let mode = std::env::var("BERTH_TEST_NETWORK").ok();
-        let mode = mode.unwrap_or_else(|| ["user", "shared", "pool"][usize::try_from(seed % 3).expect("small")].into());
-        println!("BERTH_TEST_SEED={seed} BERTH_TEST_MACHINES={most} BERTH_TEST_NETWORK={mode}");
-        let mut service = Service::new(BERTH, &["micro"]);
+        println!("BERTH_TEST_SEED={seed} BERTH_TEST_MACHINES={most} BERTH_TEST_NETWORK={}", mode.name());
         let [_, [a, b, c]] = prefixes(&service);
-        service.configure("stop_seconds = 1\n");
-        match mode.as_str() {
-            "shared" => service.configure(&format!(
-                "[network]\nmode = \"shared\"\naddress = \"{a}.{b}.{c}.1\"\nports = \"20000-29999\"\n"
+        match mode {
+            Mode::User => service.configure(
+                "stop_seconds = 1
+",
+            ),
+            Mode::Shared => service.configure(&format!(
+                "stop_seconds = 1
+[network]
+mode = \"shared\"
+address = \"{a}.{b}.{c}.1\"
+ports = \"20000-29999\"
+"
             )),
-            "pool" => service
-                .configure(&format!("[network]\nmode = \"pool\"\npool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]\n")),
-            _ => {}
+            Mode::Pool => service.configure(&format!(
+                "stop_seconds = 1
+[network]
+mode = \"pool\"
+pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
+"
+            )),
+            Mode::Bridge => {}
         }
+        // Emulated machines rest most of the time.
+        reconfigure(&service, "stop_seconds", "cpu_overcommit = 200.0\nstop_seconds");
         service.start();
+        let outside = other.map(|other| (other, Listener::new()));
         let caller = service.admin().await;
         let network = caller.post("/networks", json!({"name": "lan"})).await.id();
-        Self { service, caller, chance: Chance::new(seed), most, network, kills: 0 }
+        Self { service, caller, chance: Chance::new(seed), most, network, mode, outside, kills: 0 }
     }
 
     fn one_of(&mut self, all: &[Value]) -> Option<String> {
@@ -112,7 +172,7 @@ impl Walk {
         let Some(id) = self.one_of(&vms).filter(|_| vms.len() == self.most || self.chance.below(4) > 0) else {
             return self.create(vms.len()).await;
         };
-        let number = self.chance.below(18);
+        let number = self.chance.below(20);
         let verbs = ["start", "stop", "restart", "suspend", "resume", "suspend", "resume", "start"];
         if let Some(verb) = verbs.get(number) {
             return self.ask(Method::POST, &format!("/vms/{id}/{verb}"), Value::Null).await;
@@ -133,8 +193,21 @@ impl Walk {
                 self.ask(Method::PATCH, &format!("/vms/{id}"), body).await
             }
             12 => self.ask(Method::DELETE, &format!("/vms/{id}"), Value::Null).await,
+            13 | 14 => self.of_snapshots(&id, &vms, &disks).await,
             _ => self.of_disks(&id, &vms, &disks).await,
         }
+    }
+
+    /// A snapshot of a VM's root disk or of a data disk; where there are enough, one of them goes.
+    async fn of_snapshots(&mut self, vm: &str, vms: &[Value], disks: &[Value]) -> String {
+        let snapshots = list(&self.caller, "/disk_snapshots").await;
+        if let Some(snapshot) = self.one_of(&snapshots).filter(|_| snapshots.len() >= SNAPSHOTS) {
+            return self.ask(Method::DELETE, &format!("/disk_snapshots/{snapshot}"), Value::Null).await;
+        }
+        let of_data = self.one_of(disks).filter(|_| self.chance.below(2) == 0);
+        let root = vms.iter().find(|it| it["id"] == vm).map(|it| text(&it["root_disk"], "id")).expect("a root disk");
+        let body = of_data.map_or(json!({"root_disk_id": root}), |disk| json!({"disk_id": disk}));
+        self.ask(Method::POST, "/disk_snapshots", body).await
     }
 
     async fn of_disks(&mut self, vm: &str, vms: &[Value], disks: &[Value]) -> String {
@@ -163,6 +236,8 @@ impl Walk {
         body["restart_policy"] = json!(["never", "on-failure"][self.chance.below(2)]);
         if self.chance.below(2) == 0 {
             body["network_ids"] = json!([self.network]);
+        } else if self.mode == Mode::Bridge {
+            body["user_data"] = json!(CALLS);
         }
         if self.chance.below(3) == 0 {
             body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
@@ -178,11 +253,41 @@ impl Walk {
         self.caller = self.service.admin().await;
     }
 
-    /// Waits until so few machines have something under way.
+    /// Waits until so few machines have something under way, and says now and then which.
     async fn until_under_way(&self, most: usize) {
-        let few =
-            async |caller: Caller| list(&caller, "/vms").await.iter().filter(|vm| !is_at_rest(vm)).count() <= most;
+        let began = Instant::now();
+        let said = std::cell::Cell::new(began);
+        let few = async |caller: Caller| {
+            let vms = list(&caller, "/vms").await;
+            let busy: Vec<_> = vms.iter().filter(|vm| !is_at_rest(vm)).collect();
+            if busy.len() > most && said.get().elapsed() > SAY {
+                said.set(Instant::now());
+                println!("{} s: under way are {}", began.elapsed().as_secs(), json!(busy));
+                let log = self.service.log();
+                println!("{}", &log[log.len().saturating_sub(2000)..]);
+            }
+            busy.len() <= most
+        };
         self.caller.until("an end of what is under way", few).await;
+    }
+
+    /// Deletes all that there is.
+    async fn clear(&self) {
+        for vm in list(&self.caller, "/vms").await {
+            assert_eq!(self.caller.delete(&format!("/vms/{}", text(&vm, "id"))).await.status, 202);
+        }
+        self.until_under_way(0).await;
+        for kind in ["disk_snapshots", "disks"] {
+            for thing in list(&self.caller, &format!("/{kind}")).await {
+                let answer = self.caller.delete(&format!("/{kind}/{}", text(&thing, "id"))).await;
+                assert!(matches!(answer.status, 202 | 204), "{answer:?}");
+            }
+        }
+        let gone = async |caller: Caller| list(&caller, "/disk_snapshots").await.is_empty();
+        self.caller.until("an end of snapshots", gone).await;
+        self.check().await;
+        assert_eq!(self.caller.delete(&format!("/networks/{}", self.network)).await.status, 204);
+        self.has_files("networks", &BTreeSet::new());
     }
 
     /// Waits until nothing is under way, and compares the host with the rows.
@@ -191,6 +296,7 @@ impl Walk {
         let at_rest = async |caller: Caller| {
             let rests = |disk: &Value| disk["status"] == "ready" && disk["change"].is_null();
             list(&caller, "/disks").await.iter().all(rests)
+                && list(&caller, "/disk_snapshots").await.iter().all(|snapshot| snapshot["status"] == "ready")
                 && list(&caller, "/root_disks").await.iter().all(|disk| disk["change"].is_null())
         };
         self.caller.until("disks at rest", at_rest).await;
@@ -201,19 +307,55 @@ impl Walk {
             assert_eq!(self.service.machine(text(vm, "id")).is_some(), vm["status"] == "running", "{vm}");
         }
         let joined = running.iter().any(|vm| vm["networks"].as_array().is_some_and(|all| !all.is_empty()));
-        // A machine, and the program that carries its network.
-        self.has("machines", 2 * running.len());
+        let (bridged, carried): (Vec<_>, Vec<_>) = running.iter().copied().partition(|vm| self.is_bridged(vm));
+        // A machine, and the program that carries its network where the bridge does not.
+        self.has("machines", running.len() + carried.len());
         self.has("networks", usize::from(joined));
         self.has_files("machines", &vms.iter().map(|vm| text(vm, "id").to_owned()).collect());
         let of_vms = vms.iter().map(|vm| text(&vm["root_disk"], "id").to_owned());
         self.has_files("disks", &of_vms.chain(disks.iter().map(|disk| text(disk, "id").to_owned())).collect());
-        assert!(self.service.files("lost").is_empty() && self.service.files("staging").is_empty());
-        let expected: BTreeSet<_> = running.iter().flat_map(|vm| reached_at(vm)).collect();
+        let snapshots = list(&self.caller, "/disk_snapshots").await;
+        self.has_files("snapshots", &snapshots.iter().map(|snapshot| text(snapshot, "id").to_owned()).collect());
+        for folder in ["lost", "staging"] {
+            let left = below(&self.service.dir.path().join(folder));
+            assert!(left.is_empty(), "{folder}: {left:?}; disks: {disks:?}; snapshots: {snapshots:?}");
+        }
+        let expected: BTreeSet<_> = carried.iter().flat_map(|vm| reached_at(vm)).collect();
         eventually("the ports of what runs", 30, || (self.listened() == expected).then_some(()));
+        if self.mode == Mode::Bridge {
+            self.has_on_the_bridge(&bridged).await;
+        }
         let quota = self.caller.get("/quota").await.body;
         assert_eq!(quota["vms"]["used"], vms.len());
         for vm in &running {
-            eventually("its SSH", 300, || is_ssh(ssh_of(vm)).then_some(()));
+            eventually("its SSH", 300, || self.is_ssh(ssh_of(vm)).then_some(()));
+        }
+    }
+
+    /// Whether a VM's network is the host's bridge: those of a project's network have a program each.
+    fn is_bridged(&self, vm: &Value) -> bool {
+        self.mode == Mode::Bridge && vm["networks"].as_array().is_none_or(Vec::is_empty)
+    }
+
+    /// Whether the bridge leads to these and nowhere else, and nobody on it has heard anybody but his gateway.
+    async fn has_on_the_bridge(&self, vms: &[&Value]) {
+        let rows: BTreeSet<_> = vms.iter().flat_map(|vm| reached_at(vm)).map(|at| at.port()).collect();
+        let has = async |_: Caller| {
+            let found = found().await;
+            let leads = found.rules.get("inet map forwards4").into_iter().flatten();
+            let leads: BTreeSet<_> = leads.filter_map(|element| port_in(element)).collect();
+            found.ports.len() == vms.len() && leads == rows
+        };
+        self.caller.until("the bridge of what runs", has).await;
+        let (_, listener) = self.outside.as_ref().expect("a listener");
+        assert_eq!(listener.strangers(), Vec::<String>::new(), "a guest has heard another");
+    }
+
+    /// Whether SSH answers there, as long as no rule keeps out who asks.
+    fn is_ssh(&self, at: SocketAddrV4) -> bool {
+        match &self.outside {
+            Some((other, _)) => other.hears(at.into()).is_some_and(|banner| banner.starts_with("SSH-2.0-")),
+            None => is_ssh(at),
         }
     }
 
@@ -236,7 +378,7 @@ impl Walk {
 
     /// Where somebody listens at addresses of this service's machines.
     fn listened(&self) -> BTreeSet<SocketAddrV4> {
-        let table = std::fs::read_to_string("/proc/net/tcp").expect("a table");
+        let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("a table");
         let read = |line: &str| {
             let [_, local, _, "0A"] = line.split_whitespace().take(4).collect::<Vec<_>>()[..] else { return None };
             let (address, port) = local.split_once(':')?;
@@ -244,7 +386,9 @@ impl Walk {
             Some(SocketAddrV4::new(address, u16::from_str_radix(port, 16).ok()?))
         };
         let prefixes = prefixes(&self.service);
-        let own = |at: &SocketAddrV4| prefixes.iter().any(|prefix| at.ip().octets().starts_with(prefix));
+        // The API is at the loopback.
+        let own =
+            |at: &SocketAddrV4| *at.ip() == HOST || prefixes.iter().any(|prefix| at.ip().octets().starts_with(prefix));
         table.lines().filter_map(read).filter(own).collect()
     }
 }
@@ -252,6 +396,18 @@ impl Walk {
 fn place(host: &Value, port: &Value) -> SocketAddrV4 {
     let host = host.as_str().and_then(|host| host.parse().ok()).expect("an address");
     SocketAddrV4::new(host, port.as_u64().and_then(|port| u16::try_from(port).ok()).expect("a port"))
+}
+
+/// All files below a folder.
+fn below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.flat_map(|path| if path.is_dir() { below(&path) } else { vec![path] }).collect()
+}
+
+/// The port of the host that an element of the bridge's map leads from.
+fn port_in(element: &str) -> Option<u16> {
+    let element: Value = serde_json::from_str(element).ok()?;
+    u16::try_from(element[0]["concat"][2].as_u64()?).ok()
 }
 
 fn ssh_of(vm: &Value) -> SocketAddrV4 {
@@ -273,11 +429,9 @@ fn is_ssh(at: SocketAddrV4) -> bool {
         && line.starts_with("SSH-2.0-")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_host_has_what_the_rows_say_after_random_operations() {
-    let seed = setting("BERTH_TEST_SEED").unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
+async fn random_operations(seed: u64, mode: Mode, service: Service, other: Option<Other>) {
     let (began, seconds) = (Instant::now(), setting("BERTH_TEST_SECONDS"));
-    let mut walk = Walk::begin(seed).await;
+    let mut walk = Walk::begin(seed, mode, service, other).await;
     let mut operations = 0;
     while seconds.map_or(operations < OPERATIONS, |seconds| began.elapsed() < Duration::from_secs(seconds)) {
         let done = walk.step().await;
@@ -289,17 +443,29 @@ async fn the_host_has_what_the_rows_say_after_random_operations() {
         walk.until_under_way(UNDER_WAY).await;
     }
     walk.check().await;
+    if let Some((_, listener)) = &walk.outside {
+        println!("the listener at the bridge heard {} packets", listener.heard());
+    }
+    let bridge = if mode == Mode::Bridge { Some(found().await) } else { None };
     walk.kill().await;
     walk.check().await;
-    for vm in list(&walk.caller, "/vms").await {
-        assert_eq!(walk.caller.delete(&format!("/vms/{}", text(&vm, "id"))).await.status, 202);
+    if let Some(before) = bridge {
+        assert_eq!(found().await, before, "what many changes left is what the next service makes at once");
     }
-    walk.until_under_way(0).await;
-    for disk in list(&walk.caller, "/disks").await {
-        assert_eq!(walk.caller.delete(&format!("/disks/{}", text(&disk, "id"))).await.status, 204);
-    }
-    walk.check().await;
-    assert_eq!(walk.caller.delete(&format!("/networks/{}", walk.network)).await.status, 204);
-    walk.has_files("networks", &BTreeSet::new());
+    walk.clear().await;
     println!("{operations} operations, the service killed {} times: the host has what the rows say", walk.kills);
+}
+
+#[test]
+fn the_host_has_what_the_rows_say_after_random_operations() {
+    let seed = setting("BERTH_TEST_SEED").unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
+    match Mode::of(seed) {
+        Mode::Bridge => {
+            on_a_host(async move |service, other| random_operations(seed, Mode::Bridge, service, Some(other)).await);
+        }
+        mode => {
+            let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(random_operations(seed, mode, Service::new(BERTH, &["micro"]), None));
+        }
+    }
 }

@@ -20,6 +20,7 @@ mod guest;
 mod host;
 mod identity;
 mod image;
+mod listener;
 mod network;
 mod networks;
 mod networks6;
