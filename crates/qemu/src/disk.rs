@@ -166,15 +166,19 @@ fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
         (Resource::Core, 0),
     ];
     let set = move || {
-        // It ends with the service: nobody waits for it then.
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         for (resource, most) in limits {
             rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
         }
         Ok(())
     };
-    // SAFETY: between fork and exec only the system calls prctl and prlimit64 are made; they touch no memory of others and
-    // no lock.
+    // SAFETY: between fork and exec only the system call prlimit64 is made; it touches no memory of others and no lock.
+    unsafe { command.pre_exec(set) };
+}
+
+#[expect(unsafe_code, reason = "the standard library has no way to have a child end with its parent")]
+fn end_with_service(command: &mut Command) {
+    let set = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
+    // SAFETY: between fork and exec only the system call prctl is made; it touches no memory of others and no lock.
     unsafe { command.pre_exec(set) };
 }
 
@@ -215,8 +219,11 @@ pub(crate) async fn run_bounded(command: &mut Command, file_bytes: u64, time: Du
     }
 }
 
+/// What a program says in the end. It ends with the service: one that went on would make a file that the next service has
+/// removed already, and that nobody owns.
 async fn output(command: &mut Command) -> Result<Output> {
     let program = command.as_std().get_program().to_string_lossy().into_owned();
+    end_with_service(command);
     let command = command.stdin(std::process::Stdio::null()).kill_on_drop(true);
     command.output().await.map_err(at("cannot run", Path::new(&program)))
 }
@@ -251,6 +258,48 @@ mod tests {
         let mut command = Command::new(tool("qemu-img").unwrap());
         run(command.args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("1G")).await.unwrap();
         path
+    }
+
+    #[test]
+    fn a_program_ends_with_who_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!("echo $$ >{0}.tmp; mv {0}.tmp {0}; exec sleep 1000", pid.display());
+        // The kernel looks at the thread, which is a service here. Its runtime outlives it, and nothing is dropped.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let handle = runtime.handle().clone();
+        let is_started = pid.clone();
+        std::thread::spawn(move || {
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            let mut running = Box::pin(async move { output(&mut command).await });
+            let started = async {
+                while !is_started.exists() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            handle.block_on(async {
+                tokio::select! {
+                    _ = &mut running => panic!("it ended"),
+                    () = started => {}
+                }
+            });
+            std::mem::forget(running);
+        })
+        .join()
+        .unwrap();
+        let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+        let has_ended = || berth_process::Stat::of(pid).is_err() || state(pid) == Some('Z');
+        let began = std::time::Instant::now();
+        while !has_ended() {
+            assert!(began.elapsed() < Duration::from_secs(30), "it goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn state(pid: i32) -> Option<char> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        text.rsplit_once(") ")?.1.chars().next()
     }
 
     #[tokio::test]
