@@ -320,8 +320,7 @@ impl Bridge {
 
     /// Takes away what a machine has and is not to have: all, or what differs.
     async fn clear(&self, machine: &Machine, after: Option<&Machine>) -> Result<()> {
-        let devices = self.links.all().await?;
-        if let Some(port) = devices.get(&self.settings.tap(machine.slot)) {
+        if let Some(port) = self.links.find(&self.settings.tap(machine.slot)).await? {
             if after.is_none_or(|after| after.slot != machine.slot) {
                 self.step("no tap");
                 self.links.remove(port.index).await?;
@@ -330,7 +329,7 @@ impl Bridge {
                 self.links.remove_place(port.index, machine.mac).await?;
             }
         }
-        let Some(bridge) = devices.get(&self.settings.name) else { return Ok(()) };
+        let Some(bridge) = self.links.find(&self.settings.name).await? else { return Ok(()) };
         let stay: Vec<_> = after.into_iter().flat_map(addresses).collect();
         for address in addresses(machine).filter(|address| !stay.contains(address)) {
             self.step("no neighbour");
@@ -371,7 +370,7 @@ impl Bridge {
 
     async fn device(&self, name: &str) -> Result<Device> {
         let gone = || Error::Device { what: format!("the device {name}"), why: "it is gone; try again".into() };
-        self.links.all().await?.remove(name).ok_or_else(gone)
+        self.links.find(name).await?.ok_or_else(gone)
     }
 
     pub(crate) const fn links(&self) -> &Links {
@@ -415,8 +414,9 @@ fn difference(
 ) -> String {
     let gone = before.iter().filter(|(id, _)| !after.contains_key(*id));
     let gone = gone.map(|(_, machine)| ruleset::change(settings, Some(machine), None));
-    let stay = after.iter().map(|(id, machine)| ruleset::change(settings, before.get(id), Some(machine)));
-    gone.chain(stay).collect()
+    let changed = after.iter().filter(|(id, machine)| before.get(*id) != Some(*machine));
+    let changed = changed.map(|(id, machine)| ruleset::change(settings, before.get(id), Some(machine)));
+    gone.chain(changed).collect()
 }
 
 /// The subnet must be nobody else's: what goes there would go to machines. Says whose it is.

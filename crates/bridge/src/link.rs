@@ -75,6 +75,16 @@ impl Links {
         Ok(messages.into_iter().filter_map(read).collect())
     }
 
+    /// The device of a name, which is asked for alone: a host with a thousand machines has as many devices.
+    pub(crate) async fn find(&self, name: &str) -> Result<Option<Device>> {
+        let mut messages = self.handle.link().get().match_name(name.to_owned()).execute();
+        match messages.try_next().await {
+            Ok(message) => Ok(message.and_then(read).map(|(_, device)| device)),
+            Err(error) if is(&error, libc::ENODEV) => Ok(None),
+            Err(error) => Err(Error::device(format!("the device {name} cannot be looked at"))(error)),
+        }
+    }
+
     /// Makes a bridge, unless it is there.
     pub(crate) async fn make_bridge(&self, name: &str, mac: Mac) -> Result<()> {
         // What spans trees would hold up who starts, and what counts members of groups would lose advertisements of routers.
