@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use super::guest::{Card, Guest, OUTSIDE, Outside, Own};
 use super::inside::{TURNS, in_turns};
-use super::{Pair, Window, apart, typical};
+use super::{PATIENCE_WITH_MANY, Pair, Window, apart, typical};
 use crate::process::median;
 use crate::report::{Bound, Report};
 
@@ -54,7 +54,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
         println!("bridge: only root may make one; nothing was measured");
         return Ok(());
     }
-    let figures: Figures = apart(ARGUMENT, "").await?;
+    let figures: Figures = apart(ARGUMENT, "", PATIENCE_WITH_MANY).await?;
     for (direction, turns) in [("out of a machine", &figures.out), ("into a machine", &figures.into)] {
         let rate = |of: fn(&Pair) -> &Window| typical(turns.iter().map(of), Window::rate);
         let ratio = median(turns.iter().map(|turn| turn.ours.rate() / turn.theirs.rate()).collect());
@@ -87,6 +87,7 @@ pub fn measure(folder: &str) -> Result<()> {
     let [out, into] = in_turns(TURNS, (&mut ours, &mut theirs), outside)?;
     drop((ours, theirs));
     let few = changes(&runtime, &bridge)?;
+    eprintln!("bridge: bytes were carried; now it gets {MANY} machines");
     runtime.block_on(machines(&bridge, FEW + 1..=MANY))?;
     let many = changes(&runtime, &bridge)?;
     drop(bridge);

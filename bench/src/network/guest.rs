@@ -20,6 +20,8 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 1);
 /// How emulated machines run; as the host has it.
 const EMULATED: &str = "-M q35 -accel tcg,tb-size=256 -cpu max,-erms,-fsrm,-la57 -smp 1 -m 256";
+/// How much is shown of what a guest said, in bytes.
+const END: usize = 500;
 /// How much the measuring side reads and writes at once.
 const CHUNK: usize = 256 << 10;
 /// How long a connection is left to find its pace.
@@ -127,7 +129,8 @@ impl Guest {
     pub fn comes(&mut self) -> Result<()> {
         let stream = accept(&self.tells).with_context(|| {
             let said = fs::read(&self.console).unwrap_or_default();
-            format!("a guest did not come; it said: {:?}", String::from_utf8_lossy(&said))
+            let end = said.get(said.len().saturating_sub(END)..).unwrap_or_default();
+            format!("a guest did not come; in the end it said: {:?}", String::from_utf8_lossy(end))
         })?;
         self.shell = Some(BufReader::new(stream));
         Ok(())

@@ -12,7 +12,7 @@ bb=/bin/busybox
 $bb mount -t proc proc /proc
 $bb mount -t sysfs sysfs /sys
 $bb mount -t devtmpfs devtmpfs /dev
-for file in /lib/modules/*; do $bb insmod $file; done
+for file in /lib/modules/*.ko /lib/modules/late/*.ko; do $bb insmod $file; done
 $bb ifconfig lo up
 $bb ifconfig eth0 $OWN netmask 255.255.255.0 up
 $bb route add default gw $GATEWAY
