@@ -175,6 +175,11 @@ impl SimulatedEngine {
         self.world().gpus.set(addresses);
     }
 
+    /// The host has a GPU of which so many parts of each kind can be made, of one kind at a time.
+    pub fn divide_gpu(&self, address: &str, kinds: &[(&str, u32)]) {
+        self.world().gpus.divide(address, kinds);
+    }
+
     /// Something of the host's GPUs is otherwise from now on.
     pub fn change_gpus(&self, change: impl FnOnce(&mut Vec<Gpu>)) {
         change(&mut self.world().gpus.found);

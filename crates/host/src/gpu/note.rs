@@ -1,10 +1,9 @@
-//! Which devices a machine has taken, and the driver that each had before.
+//! Which devices a machine has taken: functions with the driver that each had before, and parts that are made for it.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{fs, io};
 
-use berth_domain::host::gpu::PciAddress;
+use berth_domain::host::gpu::{Device, Part, PciAddress};
 use berth_domain::ids::MachineId;
 use berth_process::folder;
 use serde::{Deserialize, Serialize};
@@ -22,6 +21,9 @@ pub(super) struct Note {
     pub(super) boot: String,
     /// The functions.
     pub(super) functions: Vec<Before>,
+    /// Parts of GPUs.
+    #[serde(default)]
+    pub(super) parts: Vec<Part>,
 }
 
 /// A function, and how it was found.
@@ -36,9 +38,11 @@ pub(super) struct Before {
 }
 
 impl Note {
-    /// Whether one of these is among its functions.
-    pub(super) fn has_any(&self, wanted: &BTreeSet<PciAddress>) -> bool {
-        self.functions.iter().any(|before| wanted.contains(&before.address))
+    /// Whether one of these is among what is taken.
+    pub(super) fn has_any(&self, wanted: &[Device]) -> bool {
+        let functions = self.functions.iter().map(|before| Device::Function(before.address));
+        let taken = functions.chain(self.parts.iter().cloned().map(Device::Part));
+        taken.into_iter().any(|device| wanted.iter().any(|other| other.key() == device.key()))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Devices of the host that a machine has for itself.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use super::arguments::escape;
 use super::spec::{Boot, HostDevice, Spec};
 
 /// What of its memory a machine with devices locks beside its guest's, in MiB: the firmware's and the screen's. libvirt's
@@ -34,8 +36,8 @@ pub(super) fn options(spec: &Spec) -> Vec<(&'static str, String)> {
         options.push(("-device", format!("pcie-root-port,id=gpu{port},bus=pcie.0,chassis={number},slot={number}")));
         for (number, function) in functions.iter().enumerate() {
             let more = if number == 0 && functions.len() > 1 { ",multifunction=on" } else { "" };
-            let address = &function.address;
-            options.push(("-device", format!("vfio-pci,host={address},bus=gpu{port},addr=0.{number}{more}")));
+            let which = named(function);
+            options.push(("-device", format!("vfio-pci,{which},bus=gpu{port},addr=0.{number}{more}")));
         }
     }
     if let (Boot::Uefi, Some(window)) = (&spec.boot, spec.assigned.window_mb) {
@@ -44,7 +46,19 @@ pub(super) fn options(spec: &Spec) -> Vec<(&'static str, String)> {
     options
 }
 
-/// The device, without the function.
-fn slot(function: &HostDevice) -> &str {
-    function.address.split_once('.').map_or(function.address.as_str(), |(slot, _)| slot)
+/// How QEMU is told which it is.
+fn named(device: &HostDevice) -> String {
+    match device {
+        HostDevice::Function(address) | HostDevice::Virtual(address) => format!("host={address}"),
+        HostDevice::Mediated(folder) => format!("sysfsdev={}", escape(&folder.to_string_lossy())),
+    }
+}
+
+/// What two functions of one device have in common: its address, without the function. A part of a GPU has it alone.
+fn slot(device: &HostDevice) -> Cow<'_, str> {
+    match device {
+        HostDevice::Function(address) => address.split_once('.').map_or(address.as_str(), |(slot, _)| slot).into(),
+        HostDevice::Virtual(address) => address.into(),
+        HostDevice::Mediated(folder) => folder.to_string_lossy(),
+    }
 }

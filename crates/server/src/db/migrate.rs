@@ -72,6 +72,7 @@ const STEPS: &[Step] = steps![
     43 "0043" "disk_snapshots",
     44 "0044" "disks_of_snapshots",
     45 "0045" "project_images",
+    46 "0046" "gpu_parts",
     47 "0047" "reinstall",
     48 "0048" "rescue",
     49 "0049" "backups",

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::names::{AMD, named};
-use super::{Gpu, PciAddress};
+use super::kinds::{self, Offer, kinds};
+use super::names::{AMD, NVIDIA, named, one_of};
+use super::{Gpu, Part, PciAddress, Whole};
 
 /// The driver that hands a device to a program (Linux, `Documentation/driver-api/vfio.rst`).
 pub const VFIO: &str = "vfio-pci";
@@ -29,14 +30,18 @@ pub struct Function {
     pub driver: Option<String>,
     /// Whether the firmware showed the host's start on it (`boot_vga`).
     pub is_boot_screen: bool,
-    /// Whether it is a part of another function, which that one made (SR-IOV).
-    pub is_virtual: bool,
+    /// The function that it is a part of, and that made it (SR-IOV).
+    pub physical: Option<PciAddress>,
     /// How many parts it is divided into (SR-IOV).
     pub virtual_functions: u32,
     /// Whether the kernel knows how to reset it.
     pub has_reset: bool,
     /// Bytes of its memory that lie above 4 GiB in a machine's address space.
     pub large_bytes: u64,
+    /// Kinds of parts that its driver makes.
+    pub offers: Vec<Offer>,
+    /// How many MIG instances it has that programs of the host use.
+    pub mig_instances: u32,
 }
 
 /// What there is on a host to hand devices out by.
@@ -50,6 +55,8 @@ pub struct Facts {
     pub may_bind: bool,
     /// Groups of which the service may open the device file, `/dev/vfio/<group>`.
     pub opened: BTreeSet<u32>,
+    /// Parts of GPUs that the service had made, and that are there.
+    pub parts: Vec<Part>,
 }
 
 /// Makers of the screens of servers' controllers and of virtual machines (pci-ids.ucw.cz): ASPEED, Matrox, QEMU (by two
@@ -75,6 +82,12 @@ impl Function {
         BRIDGES.contains(&(self.class >> 8))
     }
 
+    /// Whether it is nothing by itself: NVIDIA's virtual functions are parts of their GPU once its driver makes them such.
+    fn is_mere_place(&self, all: &[Self]) -> bool {
+        self.vendor == NVIDIA
+            && self.physical.is_some_and(|physical| all.iter().any(|function| function.address == physical))
+    }
+
     /// The driver by which the host uses it.
     fn used_by(&self) -> Option<&str> {
         self.driver.as_deref().filter(|driver| *driver != VFIO)
@@ -83,7 +96,7 @@ impl Function {
 
 /// The GPUs among a host's functions, in the order of the buses. `list` is the host's list of PCI ids, or empty.
 pub fn inventory(functions: &[Function], facts: &Facts, list: &str) -> Vec<Gpu> {
-    let gpus = functions.iter().filter(|function| function.is_gpu());
+    let gpus = functions.iter().filter(|function| function.is_gpu() && !function.is_mere_place(functions));
     let mut found: Vec<_> = gpus.map(|gpu| entry(gpu, functions, facts, list)).collect();
     found.sort_by_key(|gpu| gpu.address);
     found
@@ -91,9 +104,19 @@ pub fn inventory(functions: &[Function], facts: &Facts, list: &str) -> Vec<Gpu> 
 
 fn entry(gpu: &Function, all: &[Function], facts: &Facts, list: &str) -> Gpu {
     let group = Group::of(gpu, all);
+    let part_of = whole(gpu, all);
     let (model, name) = named(gpu.vendor, gpu.device, list);
+    let (model, name) = part_of.map_or_else(|| (model, name.clone()), |whole| one_of(&name, whole.parts));
     let mut functions: Vec<_> = group.handed_out.iter().map(|function| function.address).collect();
     functions.sort_unstable();
+    let members = members(gpu, all);
+    let is_here = |part: &&Part| members.iter().any(|function| function.address == part.at);
+    let parts: Vec<_> = facts.parts.iter().filter(is_here).cloned().collect();
+    let (unavailable, kinds) = match (kinds(&members, &parts), kinds::obstacle(&members)) {
+        (kinds, _) if kinds.is_empty() => (own_obstacle(gpu).or_else(|| group.obstacle(gpu, facts)), kinds),
+        (_, Some(why)) => (Some(why), Vec::new()),
+        (kinds, None) => (Some("its driver makes parts of it, and it is handed out in those".into()), kinds),
+    };
     Gpu {
         address: gpu.address,
         model,
@@ -103,8 +126,30 @@ fn entry(gpu: &Function, all: &[Function], facts: &Facts, list: &str) -> Gpu {
         numa_node: gpu.numa_node,
         functions,
         driver: gpu.driver.clone(),
-        unavailable: own_obstacle(gpu).or_else(|| group.obstacle(gpu, facts)),
+        unavailable,
+        part_of,
+        kinds,
+        parts,
     }
+}
+
+/// What a virtual function is a part of.
+fn whole(gpu: &Function, all: &[Function]) -> Option<Whole> {
+    let address = gpu.physical?;
+    let physical = all.iter().find(|function| function.address == address);
+    Some(Whole { address, parts: physical.map_or(1, |function| function.virtual_functions).max(1) })
+}
+
+/// The functions at which parts of a GPU are made. One that the IOMMU does not tell from another is none that is given to a
+/// machine itself.
+fn members<'a>(gpu: &'a Function, all: &'a [Function]) -> Vec<&'a Function> {
+    let is_apart = |function: &&Function| {
+        let is_given = function.offers.iter().any(|offer| !offer.is_mediated);
+        let is_shared = || all.iter().any(|other| other.address != function.address && other.group == function.group);
+        !is_given || function.group.is_some() && !is_shared()
+    };
+    let divided = all.iter().filter(|function| function.physical == Some(gpu.address));
+    std::iter::once(gpu).chain(divided).filter(is_apart).collect()
 }
 
 /// What the IOMMU cannot tell apart.
@@ -172,16 +217,25 @@ impl<'a> Group<'a> {
     }
 }
 
-/// What of the GPU itself keeps it from being handed out.
+/// What of the GPU itself keeps it from being handed out whole.
 fn own_obstacle(gpu: &Function) -> Option<String> {
-    if gpu.is_virtual {
-        return Some("it is a part of another one; only whole GPUs are handed out".into());
+    let at = gpu.address;
+    if gpu.physical.is_some() && gpu.vendor == NVIDIA {
+        return Some("it is a part of another GPU, whose driver says of no kind that it makes it of this part".into());
     }
     if gpu.virtual_functions > 0 {
-        let (parts, at) = (gpu.virtual_functions, gpu.address);
+        let parts = gpu.virtual_functions;
         return Some(format!(
-            "it is divided into {parts} parts, and only whole GPUs are handed out; type: \
+            "it is divided into {parts} parts, of which those are handed out that can be; to hand it out whole, type: \
              echo 0 | sudo tee /sys/bus/pci/devices/{at}/sriov_numvfs"
+        ));
+    }
+    if gpu.mig_instances > 0 {
+        let count = gpu.mig_instances;
+        return Some(format!(
+            "it is divided into {count} MIG instances, which nvidia-smi shows and programs of this host use: no VM can \
+             have one without NVIDIA's vGPU Manager, which shows them as kinds in sysfs; to hand the GPU out whole, type: \
+             sudo nvidia-smi mig -i {at} -dci; sudo nvidia-smi mig -i {at} -dgi; sudo nvidia-smi -i {at} -mig 0"
         ));
     }
     // The next machine would find in its memory what the last one left there.
