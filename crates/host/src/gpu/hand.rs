@@ -7,7 +7,7 @@ use berth_domain::host::gpu::{Device, PciAddress, VFIO};
 use berth_domain::ids::MachineId;
 
 use super::Inner;
-use super::note::{Before, Note};
+use super::note::{Before, Keeper, Note};
 use crate::error::transient;
 use crate::{EngineError, Result};
 
@@ -16,7 +16,7 @@ const BY_KIND: &str = "\n";
 
 impl Inner {
     /// Gives devices to a machine, which has none so far.
-    pub(super) fn hand_out(&self, machine: MachineId, devices: &[Device]) -> Result<()> {
+    pub(super) fn hand_out(&self, machine: MachineId, keeper: Keeper, devices: &[Device]) -> Result<()> {
         let before = |address: PciAddress| Before {
             address,
             driver: self.places.driver(address),
@@ -24,6 +24,7 @@ impl Inner {
         };
         let note = Note {
             boot: self.boot.clone(),
+            keeper,
             functions: devices.iter().filter_map(Device::function).map(before).collect(),
             parts: devices.iter().filter_map(Device::part).cloned().collect(),
         };

@@ -28,13 +28,13 @@ use std::time::Duration;
 use berth_domain::host::gpu::{Device, Facts, Function, Gpu, Part, PciAddress, inventory, quirks};
 use berth_domain::ids::MachineId;
 use berth_qemu::host;
-use berth_qemu::machine::{Assigned, HostDevice};
+use berth_qemu::machine::{self, Assigned, HostDevice};
 use tokio::sync::Mutex;
 
 use crate::error::transient;
 use crate::{EngineError, Result};
 use faults::Faults;
-use note::Notes;
+use note::{Keeper, Notes};
 use sysfs::{Kernel, Places, Running};
 
 /// How long the kernel may take with a driver. One that still has users waits for them, for ever if need be.
@@ -48,6 +48,7 @@ pub struct Gpus {
     turn: Arc<Mutex<()>>,
     /// Machines that began to take devices, and may not have a note yet.
     began: Arc<std::sync::Mutex<HashSet<MachineId>>>,
+    keeper: Keeper,
 }
 
 struct Inner {
@@ -71,7 +72,14 @@ impl Gpus {
             inner: Arc::new(Inner { places, kernel, notes, faults, boot }),
             turn: Arc::default(),
             began: Arc::default(),
+            keeper: Keeper::Vms,
         }
+    }
+
+    /// The same for machines of sandboxes: who changes drivers waits for whoever does so for VMs.
+    #[must_use]
+    pub fn of_sandboxes(&self) -> Self {
+        Self { keeper: Keeper::Sandboxes, ..self.clone() }
     }
 
     /// All of them, and why some cannot be handed out.
@@ -79,9 +87,10 @@ impl Gpus {
         self.inner.inventory()
     }
 
-    /// Machines that have devices, or had when something died.
+    /// Machines that have devices, or had when something died: those of VMs, or of sandboxes.
     pub fn holders(&self) -> Vec<MachineId> {
-        self.inner.notes.holders()
+        let keeper = |holder| self.inner.notes.read(holder).ok().flatten().unwrap_or_default().keeper;
+        self.inner.notes.holders().into_iter().filter(|holder| keeper(*holder) == self.keeper).collect()
     }
 
     /// Has a machine have these devices, and nothing else. Who `lives` keeps what they have; what is noted of somebody who does not
@@ -96,8 +105,8 @@ impl Gpus {
             return Ok(Assigned::default());
         }
         self.began().insert(machine);
-        let devices = devices.to_vec();
-        self.alone(move |inner| inner.take(machine, &devices, lives)).await
+        let (devices, keeper) = (devices.to_vec(), self.keeper);
+        self.alone(move |inner| inner.take((machine, keeper), &devices, lives)).await
     }
 
     /// Gives back what a machine has; fine where that is nothing.
@@ -131,6 +140,12 @@ impl Gpus {
     }
 }
 
+/// Whether a machine runs, of a VM or a sandbox, by the folders of a data folder.
+pub fn lives(data: &Path) -> impl Fn(MachineId) -> bool + Send + use<> {
+    let folders = ["machines", "sandbox/machines"].map(|folder| data.join(folder));
+    move |id| folders.iter().any(|folder| machine::find(&folder.join(id.to_string()), id.0).is_some())
+}
+
 impl Inner {
     fn inventory(&self) -> Vec<Gpu> {
         let functions = self.places.functions();
@@ -146,7 +161,12 @@ impl Inner {
         gpus
     }
 
-    fn take(&self, machine: MachineId, devices: &[Device], lives: impl Fn(MachineId) -> bool) -> Result<Assigned> {
+    fn take(
+        &self,
+        (machine, keeper): (MachineId, Keeper),
+        devices: &[Device],
+        lives: impl Fn(MachineId) -> bool,
+    ) -> Result<Assigned> {
         // What it had before, it may not have any more.
         self.give_back(machine)?;
         for holder in self.notes.holders() {
@@ -163,7 +183,7 @@ impl Inner {
             return Ok(Assigned::default());
         }
         self.check(devices)?;
-        self.hand_out(machine, devices)?;
+        self.hand_out(machine, keeper, devices)?;
         Ok(self.assigned(devices))
     }
 

@@ -14,11 +14,25 @@ use crate::error::transient;
 /// Most bytes of a note: some hundred functions.
 const LONGEST: u64 = 64 << 10;
 
+/// Who tells whether a machine is somebody's: VMs' machines and sandboxes' have ids and folders apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Keeper {
+    /// The engine of VMs.
+    #[default]
+    Vms,
+    /// The engine of sandboxes.
+    Sandboxes,
+}
+
 /// What a machine takes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     /// The host's boot.
     pub(super) boot: String,
+    /// Whose machine it is.
+    #[serde(default)]
+    pub(super) keeper: Keeper,
     /// The functions.
     pub(super) functions: Vec<Before>,
     /// Parts of GPUs.

@@ -122,14 +122,14 @@ fn whoever_dies_in_between_leaves_no_part() {
                     host.die_after(step - steps + 1);
                 }
                 let killed = is_killed(|| {
-                    host.inner().take(ONE, &parts, |_| false).unwrap();
+                    host.inner().take((ONE, Keeper::Vms), &parts, |_| false).unwrap();
                     host.inner().give_back(ONE).unwrap();
                 });
                 assert!(killed, "at {step}");
                 host.die_at(None);
                 assert_eq!(host.service().holders(), [ONE], "its note is older than what it made: {step}");
                 if again {
-                    host.inner().take(ONE, &parts, |_| false).unwrap();
+                    host.inner().take((ONE, Keeper::Vms), &parts, |_| false).unwrap();
                     assert_eq!(host.parts().len(), parts.len(), "at {step}");
                 }
                 host.inner().give_back(ONE).unwrap();

@@ -125,12 +125,12 @@ fn whoever_dies_in_between_is_undone_by_the_next() {
         act(&host);
         host.writes() - before
     };
-    let take = |host: &Host| host.inner().take(ONE, &card(), |_| false).map(drop).unwrap();
+    let take = |host: &Host| host.inner().take((ONE, Keeper::Vms), &card(), |_| false).map(drop).unwrap();
     let back = |host: &Host| host.inner().give_back(ONE).unwrap();
     let (taking, both) = (
         steps(take),
         steps(|host| {
-            host.inner().take(ONE, &card(), |_| false).unwrap();
+            host.inner().take((ONE, Keeper::Vms), &card(), |_| false).unwrap();
             host.inner().give_back(ONE).unwrap();
         }),
     );
@@ -167,7 +167,7 @@ fn whoever_dies_while_it_undoes_is_undone_too() {
                 host.die_at(Some(step));
                 is_killed(|| {
                     if turn == 0 {
-                        host.inner().take(ONE, &card(), |_| false).unwrap();
+                        host.inner().take((ONE, Keeper::Vms), &card(), |_| false).unwrap();
                     }
                     host.inner().give_back(ONE).unwrap();
                 });
@@ -249,6 +249,21 @@ async fn a_reset_that_fails_takes_the_device_out_of_service_until_the_host_start
     assert!(gpus.take(ONE, &card(), |_| false).await.is_err());
     host.restart();
     assert_eq!(why(&host.service()), None);
+}
+
+#[tokio::test]
+async fn machines_of_vms_and_of_sandboxes_are_told_apart() {
+    let host = host(&[H100, SOUND, SECOND]);
+    let vms = host.service();
+    let sandboxes = vms.of_sandboxes();
+    vms.take(ONE, &at(&[SECOND.0]), |_| false).await.unwrap();
+    sandboxes.take(TWO, &card(), |_| false).await.unwrap();
+    let next = host.service();
+    assert_eq!((next.holders(), next.of_sandboxes().holders()), (vec![ONE], vec![TWO]));
+    let refused = vms.take(ONE, &card(), |machine| machine == TWO).await.unwrap_err();
+    assert_eq!(refused, EngineError::Transient("another machine still has a GPU of this one".into()));
+    next.of_sandboxes().give_back(TWO).await.unwrap();
+    assert_eq!((next.of_sandboxes().holders(), host.driver(H100.0).as_deref()), (vec![], Some("nvidia")));
 }
 
 #[tokio::test]

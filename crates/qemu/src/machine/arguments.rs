@@ -312,8 +312,8 @@ mod tests {
         assert!(!text.contains("-fw_cfg"), "its BIOS finds room itself");
         let text = line(&Spec { assigned: needy, boot: Boot::Uefi, ..with.clone() });
         assert!(text.contains("-fw_cfg name=opt/ovmf/X-PciMmio64Mb,string=262144"), "{text}");
-        assert_eq!(devices::locked_bytes(&with), Some((512 + 1024) << 20));
-        assert_eq!(devices::locked_bytes(&spec()), None);
+        assert_eq!(devices::locked_bytes(&with.assigned, 512), Some((512 + 1024) << 20));
+        assert_eq!(devices::locked_bytes(&spec().assigned, 512), None);
         assert!(!line(&spec()).contains("vfio"));
     }
 

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::arguments::escape;
-use super::spec::{Boot, HostDevice, Spec};
+use super::spec::{Assigned, Boot, HostDevice, Spec};
 
 /// What of its memory a machine with devices locks beside its guest's, in MiB: the firmware's and the screen's. libvirt's
 /// figure (`src/qemu/qemu_domain.c`, `qemuDomainGetMemLockLimitBytes`).
@@ -17,20 +16,30 @@ const LOCKED: Duration = Duration::from_secs(2);
 const PORTS: usize = 100;
 
 /// How many bytes a machine locks, since its devices write to them at any time; none of one without devices.
-pub(super) fn locked_bytes(spec: &Spec) -> Option<u64> {
-    (!spec.assigned.devices.is_empty()).then(|| (u64::from(spec.memory_mb) + BESIDE_MB) << 20)
+pub(crate) fn locked_bytes(assigned: &Assigned, memory_mb: u32) -> Option<u64> {
+    (!assigned.devices.is_empty()).then(|| (u64::from(memory_mb) + BESIDE_MB) << 20)
 }
 
 /// How much longer a machine may take to its first answer.
-pub(super) fn patience(spec: &Spec) -> Duration {
-    locked_bytes(spec).map_or(Duration::ZERO, |bytes| LOCKED * u32::try_from(bytes >> 30).unwrap_or(u32::MAX))
+pub(crate) fn patience(assigned: &Assigned, memory_mb: u32) -> Duration {
+    locked_bytes(assigned, memory_mb)
+        .map_or(Duration::ZERO, |bytes| LOCKED * u32::try_from(bytes >> 30).unwrap_or(u32::MAX))
 }
 
-/// Its options of the command line. Each device is behind a port of its own, as in a computer (QEMU, `docs/pcie.txt`),
-/// with its functions beside each other.
+/// The options of a VM's command line.
 pub(super) fn options(spec: &Spec) -> Vec<(&'static str, String)> {
+    let mut options = behind_ports(&spec.assigned);
+    if let (Boot::Uefi, Some(window)) = (&spec.boot, spec.assigned.window_mb) {
+        options.push(("-fw_cfg", format!("name=opt/ovmf/X-PciMmio64Mb,string={window}")));
+    }
+    options
+}
+
+/// Devices, as options of a command line. Each device is behind a port of its own, as in a computer (QEMU, `docs/pcie.txt`),
+/// with its functions beside each other.
+pub(crate) fn behind_ports(assigned: &Assigned) -> Vec<(&'static str, String)> {
     let mut options = Vec::new();
-    for (index, functions) in spec.assigned.devices.chunk_by(|one, other| slot(one) == slot(other)).enumerate() {
+    for (index, functions) in assigned.devices.chunk_by(|one, other| slot(one) == slot(other)).enumerate() {
         let port = index + 1;
         let number = PORTS + port;
         options.push(("-device", format!("pcie-root-port,id=gpu{port},bus=pcie.0,chassis={number},slot={number}")));
@@ -40,9 +49,6 @@ pub(super) fn options(spec: &Spec) -> Vec<(&'static str, String)> {
             options.push(("-device", format!("vfio-pci,{which},bus=gpu{port},addr=0.{number}{more}")));
         }
     }
-    if let (Boot::Uefi, Some(window)) = (&spec.boot, spec.assigned.window_mb) {
-        options.push(("-fw_cfg", format!("name=opt/ovmf/X-PciMmio64Mb,string={window}")));
-    }
     options
 }
 
@@ -50,7 +56,8 @@ pub(super) fn options(spec: &Spec) -> Vec<(&'static str, String)> {
 fn named(device: &HostDevice) -> String {
     match device {
         HostDevice::Function(address) | HostDevice::Virtual(address) => format!("host={address}"),
-        HostDevice::Mediated(folder) => format!("sysfsdev={}", escape(&folder.to_string_lossy())),
+        // A comma would end the value.
+        HostDevice::Mediated(folder) => format!("sysfsdev={}", folder.to_string_lossy().replace(',', ",,")),
     }
 }
 

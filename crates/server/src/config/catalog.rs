@@ -251,6 +251,19 @@ impl Catalog {
         self.vm_configs.iter().find(|c| c.id == id)
     }
 
+    /// Sizes that have GPUs of a model, by its id or name, or by the size's.
+    pub fn of_gpu_model<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a VmConfig> {
+        let names = move |config: &&VmConfig| [&config.id, &config.name].into_iter().any(|name| name == model);
+        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0 && config.gpu_model.is_some());
+        with.filter(move |config| config.gpu_model.as_deref() == Some(model) || names(config))
+    }
+
+    /// Models of GPUs on offer, each once, as sizes name them.
+    pub fn gpu_models(&self) -> BTreeSet<&str> {
+        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0);
+        with.filter_map(|config| config.gpu_model.as_deref()).collect()
+    }
+
     /// The plan of this id.
     pub fn plan(&self, id: &str) -> Option<&Plan> {
         self.plans.iter().find(|p| p.id == id)

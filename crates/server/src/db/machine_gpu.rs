@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use berth_domain::host::gpu::Device;
 use berth_domain::ids::{HostId, MachineId};
+use berth_domain::machine::{Owner, OwnerKind};
 
 use super::record;
 use super::{DbError, FromRow, On, Row, Tx, sql};
@@ -18,7 +19,8 @@ use crate::columns;
 const TABLE: &str = "machine_gpus";
 
 /// What of them is read.
-const SELECT: &str = "SELECT host_id, address, device, machine_id FROM machine_gpus";
+const SELECT: &str = "SELECT g.host_id, g.address, g.device, g.machine_id, m.owner_kind, m.owner_id \
+                      FROM machine_gpus g JOIN machines m ON m.id = g.machine_id";
 
 /// A device that a machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Held {
     pub device: Device,
     /// Who has it.
     pub machine: MachineId,
+    /// Whose machine that is.
+    pub owner: Owner,
 }
 
 impl FromRow for Held {
@@ -36,24 +40,25 @@ impl FromRow for Held {
         // A row of an older version has a function alone.
         let device = row.opt_parsed("device")?;
         let device = device.map_or_else(|| row.parsed("address"), Ok)?;
-        Ok(Self { host: row.parsed("host_id")?, device, machine: row.parsed("machine_id")? })
+        let owner = Owner::new(row.word("owner_kind", OwnerKind::parse)?, row.parsed("owner_id")?);
+        Ok(Self { host: row.parsed("host_id")?, device, machine: row.parsed("machine_id")?, owner })
     }
 }
 
 /// All devices of all hosts that machines have.
 pub async fn all(on: impl On) -> Result<Vec<Held>, DbError> {
-    sql(format!("{SELECT} ORDER BY host_id, address")).fetch_all(on).await
+    sql(format!("{SELECT} ORDER BY g.host_id, g.address")).fetch_all(on).await
 }
 
 /// Devices of a host that machines have.
 pub async fn held(on: impl On, host: HostId) -> Result<BTreeSet<Device>, DbError> {
-    let rows: Vec<Held> = sql(format!("{SELECT} WHERE host_id = $1")).bind(host).fetch_all(on).await?;
+    let rows: Vec<Held> = sql(format!("{SELECT} WHERE g.host_id = $1")).bind(host).fetch_all(on).await?;
     Ok(rows.into_iter().map(|held| held.device).collect())
 }
 
 /// Devices that a machine has, functions in the order of the buses.
 pub async fn of_machine(on: impl On, machine: MachineId) -> Result<Vec<Device>, DbError> {
-    let rows: Vec<Held> = sql(format!("{SELECT} WHERE machine_id = $1")).bind(machine).fetch_all(on).await?;
+    let rows: Vec<Held> = sql(format!("{SELECT} WHERE g.machine_id = $1")).bind(machine).fetch_all(on).await?;
     let ordered: BTreeSet<_> = rows.into_iter().map(|held| held.device).collect();
     Ok(ordered.into_iter().collect())
 }
@@ -85,7 +90,6 @@ pub async fn leave_others(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
 #[cfg(test)]
 mod tests {
     use berth_domain::ids::VmId;
-    use berth_domain::machine::Owner;
     use uuid::Uuid;
 
     use super::*;

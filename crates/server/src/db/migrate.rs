@@ -77,6 +77,7 @@ const STEPS: &[Step] = steps![
     48 "0048" "rescue",
     49 "0049" "backups",
     50 "0050" "backup_schedules",
+    51 "0051" "sandbox_gpus",
     53 "0053" "network_ipv6",
     54 "0054" "slug_since",
     57 "0057" "ssh_keys_state",

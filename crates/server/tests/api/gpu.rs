@@ -178,9 +178,9 @@ async fn an_administrator_sees_who_has_which_gpu_and_why_one_is_nobody_s() {
     let hosts = platform.admin.get("/api/v1/admin/hosts").await.body;
     let expected = json!([
         {"address": FIRST, "model": MODEL, "name": "Example 9000", "iommu_group": 1, "numa_node": 1, "vm_id": id,
-         "unavailable": null, "kinds": [], "parts": []},
+         "sandbox_id": null, "unavailable": null, "kinds": [], "parts": []},
         {"address": SECOND, "model": MODEL, "name": "Example 9000", "iommu_group": 2, "numa_node": 2, "vm_id": null,
-         "unavailable": "its reset failed after a machine had it", "kinds": [], "parts": []},
+         "sandbox_id": null, "unavailable": "its reset failed after a machine had it", "kinds": [], "parts": []},
     ]);
     assert_eq!(hosts["data"][0]["gpus"], expected);
 }
@@ -307,7 +307,10 @@ async fn a_part_of_a_gpu_is_one_machine_s_and_is_known_before_it_is_made() {
     assert_eq!(gpu["kinds"], kinds);
     let parts = gpu["parts"].as_array().expect("parts");
     assert_eq!(parts.len(), 2);
-    assert!(parts.contains(&json!({"part": promised, "model": "example-small", "vm_id": one})), "{parts:?}");
+    assert!(
+        parts.contains(&json!({"part": promised, "model": "example-small", "vm_id": one, "sandbox_id": null})),
+        "{parts:?}"
+    );
     for id in [&one, &other] {
         caller.delete(&format!("/vms/{id}")).await;
         caller.gone(id).await;

@@ -11,26 +11,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::inventory::Function;
+use super::function::Function;
 use super::names::{NVIDIA, of_kind};
 use super::{KindId, Part, PciAddress};
-
-/// What a driver says of a kind that it makes at a function.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// What the driver calls it.
-    pub kind: KindId,
-    /// What people call it: `NVIDIA A100-1-5C`.
-    pub name: String,
-    /// Whether it is a mediated device.
-    pub is_mediated: bool,
-    /// How many more it would make now.
-    pub free: u32,
-    /// How many a GPU has room for in all, if that is told.
-    pub most: Option<u32>,
-    /// Whether the service may ask for one.
-    pub may_make: bool,
-}
 
 /// A kind of parts of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

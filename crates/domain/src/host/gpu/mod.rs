@@ -9,6 +9,7 @@
 mod address;
 mod choice;
 mod device;
+mod function;
 mod inventory;
 mod kinds;
 mod names;
@@ -19,8 +20,9 @@ use serde::{Deserialize, Serialize};
 pub use address::PciAddress;
 pub use choice::{choose, shortage};
 pub use device::{Device, KindId, Part};
-pub use inventory::{Facts, Function, VFIO, inventory};
-pub use kinds::{Kind, Offer, Place};
+pub use function::{Facts, Function, Offer, VFIO};
+pub use inventory::inventory;
+pub use kinds::{Kind, Place};
 pub use names::named;
 pub use quirks::{Quirks, quirks};
 

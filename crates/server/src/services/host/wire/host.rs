@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::{Device, Gpu, Kind, PciAddress};
+use berth_domain::machine::Owner;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -62,6 +63,9 @@ pub struct GpuView {
     /// The VM that has it.
     #[schema(value_type = Option<uuid::Uuid>)]
     vm_id: Option<String>,
+    /// The sandbox that has it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    sandbox_id: Option<String>,
     /// Why no VM can have it whole.
     unavailable: Option<String>,
     /// Kinds of parts that VMs can have of it instead.
@@ -95,8 +99,20 @@ pub struct PartView {
     /// Its model; none while the driver does not say it.
     model: Option<String>,
     /// The VM that has it.
-    #[schema(value_type = uuid::Uuid)]
-    vm_id: String,
+    #[schema(value_type = Option<uuid::Uuid>)]
+    vm_id: Option<String>,
+    /// The sandbox that has it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    sandbox_id: Option<String>,
+}
+
+/// The ids of the VM and of the sandbox that has a device; one of them at most.
+fn owners(held: Option<&Held>) -> (Option<String>, Option<String>) {
+    match held.map(|held| held.owner) {
+        Some(Owner::Vm(id)) => (Some(id.to_string()), None),
+        Some(Owner::Sandbox(id)) => (None, Some(id.to_string())),
+        Some(Owner::Template(_) | Owner::Warm(_)) | None => (None, None),
+    }
 }
 
 /// What becomes of the machines of a host.
@@ -135,10 +151,10 @@ impl HostView {
 }
 
 impl GpuView {
-    /// A GPU, and what machines have of those of its host. A VM's machine is called as the VM is.
+    /// A GPU, and what machines have of those of its host.
     fn of<'a>(gpu: &Gpu, held: impl Iterator<Item = &'a Held> + Clone) -> Self {
         let whole = Device::Function(gpu.address);
-        let holder = held.clone().find(|held| held.device == whole);
+        let (vm_id, sandbox_id) = owners(held.clone().find(|held| held.device == whole));
         let is_here = |at: PciAddress| {
             let mut made = gpu.parts.iter().map(|part| part.at);
             at == gpu.address
@@ -147,10 +163,12 @@ impl GpuView {
         };
         let part = |held: &Held| {
             let part = held.device.part().filter(|part| is_here(part.at))?;
+            let (vm_id, sandbox_id) = owners(Some(held));
             Some(PartView {
                 part: part.to_string(),
                 model: gpu.kinds.iter().find(|kind| kind.id == part.kind).map(|kind| kind.model.clone()),
-                vm_id: held.machine.to_string(),
+                vm_id,
+                sandbox_id,
             })
         };
         Self {
@@ -159,7 +177,8 @@ impl GpuView {
             name: gpu.name.clone(),
             iommu_group: gpu.group,
             numa_node: gpu.numa_node,
-            vm_id: holder.map(|held| held.machine.to_string()),
+            vm_id,
+            sandbox_id,
             unavailable: gpu.unavailable.clone(),
             kinds: gpu.kinds.iter().map(KindView::of).collect(),
             parts: held.filter_map(part).collect(),
