@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use berth_qemu::machine::{Accel, Jail};
+use berth_qemu::machine::{Accel, Assigned, Jail};
 use berth_qemu::sandbox::{self, Begin, Layer, Spec, create_layer, layer_size};
 use berth_qemu::seed::Mac;
 use berth_testkit::{Caller, Service};
@@ -157,6 +157,7 @@ async fn bare_restore(bench: &Bench) -> Result<f64> {
         create_layer(&disk[0].path, &parent, size)?;
         let begin = Begin::Load { memory: memory.join("memory"), state: memory.join("state") };
         let spec = Spec {
+            assigned: Assigned::default(),
             id: disk[0].id,
             dir: dir.path().to_path_buf(),
             vcpus: 1,

@@ -85,6 +85,12 @@ pub struct CreateSandbox {
     /// Networks that it belongs to, by their ids; by default those of the snapshot's sandbox.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_ids: Option<Vec<String>>,
+    /// How many GPUs it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_config_count: Option<i64>,
+    /// Of which model; needed only where several are on offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_model: Option<String>,
 }
 
 /// What a sandbox may reach: addresses, ranges (CIDR) and domain names such as `*.example.org`. Deny wins.

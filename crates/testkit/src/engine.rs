@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -68,7 +68,7 @@ struct World {
     delay: Duration,
     stuck_gb: Option<i64>,
     capacity: Capacity,
-    gpus: Gpus,
+    gpus: Arc<Mutex<Gpus>>,
     deaf: bool,
     unheard: u32,
     ssh_port: u16,
@@ -109,7 +109,7 @@ impl Default for SimulatedEngine {
             delay: Duration::ZERO,
             stuck_gb: None,
             capacity,
-            gpus: Gpus::default(),
+            gpus: Arc::default(),
             deaf: false,
             unheard: 0,
             ssh_port: 22,
@@ -122,6 +122,12 @@ impl Default for SimulatedEngine {
         };
         let staging = tempfile::tempdir().expect("a folder");
         Self { world: Mutex::new(world), events: broadcast::channel(4096).0, staging, held: watch::Sender::new(None) }
+    }
+}
+
+impl World {
+    fn gpus(&self) -> MutexGuard<'_, Gpus> {
+        self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -170,24 +176,34 @@ impl SimulatedEngine {
         change(&mut self.world().capacity);
     }
 
+    /// The GPUs of the host, which other engines of it are to share.
+    pub(crate) fn gpus_of_host(&self) -> Arc<Mutex<Gpus>> {
+        self.world().gpus.clone()
+    }
+
     /// The host has these GPUs, each in a group and at a node of its own, all of one model.
     pub fn set_gpus(&self, addresses: &[&str]) {
-        self.world().gpus.set(addresses);
+        self.world().gpus().set(addresses);
+    }
+
+    /// The host has a GPU of which so many parts of each kind can be made, of one kind at a time.
+    pub fn divide_gpu(&self, address: &str, kinds: &[(&str, u32)]) {
+        self.world().gpus().divide(address, kinds);
     }
 
     /// Something of the host's GPUs is otherwise from now on.
     pub fn change_gpus(&self, change: impl FnOnce(&mut Vec<Gpu>)) {
-        change(&mut self.world().gpus.found);
+        change(&mut self.world().gpus().found);
     }
 
     /// How often a machine was started with a device that another one had.
     pub fn clashes(&self) -> u32 {
-        self.world().gpus.clashes
+        self.world().gpus().clashes
     }
 
     /// How many devices machines have.
     pub fn assigned(&self) -> usize {
-        self.world().gpus.assigned.len()
+        self.world().gpus().assigned.len()
     }
 
     /// Whether guests ignore the power button.
@@ -256,7 +272,7 @@ impl SimulatedEngine {
         let mut world = self.world();
         world.boot += 1;
         world.machines.clear();
-        world.gpus.assigned.clear();
+        world.gpus().assigned.clear();
     }
 
     /// Whether every machine that is looked at runs, known or not: what a service finds after its restart.
@@ -426,7 +442,7 @@ impl Engine for SimulatedEngine {
 
     async fn gpus(&self) -> Result<Vec<Gpu>> {
         self.call("gpus").await?;
-        Ok(self.world().gpus.found.clone())
+        Ok(self.world().gpus().found.clone())
     }
 
     fn ssh_port(&self) -> u16 {
@@ -560,7 +576,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
         world.starts += 1;
-        world.gpus.start(spec.id, &spec.gpus);
+        world.gpus().start(spec.id, &spec.gpus);
         world.open.insert(spec.id, spec.ports.iter().copied().collect());
         world.machines.insert(spec.id, (Machine::Running, spec.clone()));
         let was_saved = world.memories.remove(&spec.id);
@@ -622,7 +638,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         self.set(id, Machine::Absent);
-        self.world().gpus.end(id);
+        self.world().gpus().end(id);
         Ok(())
     }
 
@@ -633,7 +649,7 @@ impl Engine for SimulatedEngine {
         let mut world = self.world();
         world.machines.remove(&id);
         world.memories.remove(&id);
-        world.gpus.end(id);
+        world.gpus().end(id);
         Ok(())
     }
 

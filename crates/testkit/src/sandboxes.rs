@@ -17,7 +17,7 @@ use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_host::sandbox::agent::{self, Connection};
 use berth_host::sandbox::{
-    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, From, Kept, Named, Observed, Paused,
+    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, From, Gpu, Kept, Named, Observed, Paused,
     PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use berth_host::{EngineError, Result};
@@ -26,6 +26,7 @@ use tokio::net::UnixStream;
 use tokio::sync::broadcast;
 
 use crate::generations::Generations;
+use crate::gpus::Gpus;
 use crate::refusals::Refusals;
 
 /// What an agent is asked with.
@@ -38,6 +39,8 @@ const AGENT_ANSWER: Duration = Duration::from_mins(10);
 /// The engine.
 pub struct SimulatedSandboxes {
     world: Mutex<World>,
+    /// The host's GPUs, which VMs have of, too.
+    gpus: Mutex<Arc<Mutex<Gpus>>>,
     events: broadcast::Sender<MachineId>,
     uploads: TempDir,
 }
@@ -120,7 +123,7 @@ impl Default for SimulatedSandboxes {
             violations: Vec::new(),
         };
         let uploads = TempDir::new().expect("a folder");
-        Self { world: Mutex::new(world), events: broadcast::channel(4096).0, uploads }
+        Self { world: Mutex::new(world), gpus: Mutex::default(), events: broadcast::channel(4096).0, uploads }
     }
 }
 
@@ -141,6 +144,16 @@ impl SimulatedSandboxes {
     fn sent(&self) -> Vec<UploadId> {
         let entries = std::fs::read_dir(self.uploads.path()).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    /// Has its machines have of GPUs that those of another engine of the host have, too.
+    pub(crate) fn share(&self, gpus: Arc<Mutex<Gpus>>) {
+        *self.gpus.lock().unwrap_or_else(PoisonError::into_inner) = gpus;
+    }
+
+    fn with_gpus<T>(&self, act: impl FnOnce(&mut Gpus) -> T) -> T {
+        let shared = self.gpus.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        act(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -198,6 +211,11 @@ impl SandboxEngine for SimulatedSandboxes {
 
     fn host_boot(&self) -> String {
         self.world().boot.to_string()
+    }
+
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        self.call("gpus").await?;
+        Ok(self.with_gpus(|gpus| gpus.found.clone()))
     }
 
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
@@ -299,6 +317,8 @@ impl SandboxEngine for SimulatedSandboxes {
             From::Disk => (false, false),
         };
         world.starts += 1;
+        world.require(spec.gpus.is_empty() || !from_memory, || format!("{} with a GPU loads a memory", spec.id));
+        self.with_gpus(|gpus| gpus.start(spec.id, &spec.gpus));
         world.machines.insert(spec.id, Machine { spec: spec.clone(), top, alive: true, from_memory, identified: true });
         Ok(Started { from_memory, unloadable, note: None })
     }
@@ -343,6 +363,7 @@ impl SandboxEngine for SimulatedSandboxes {
         let id = aim.id;
         let mut world = self.world();
         let ran = world.machines.remove(&id).is_some_and(|m| m.alive);
+        self.with_gpus(|gpus| gpus.end(id));
         if let Some(memory) = memory.filter(|_| ran) {
             world.memories.insert(memory);
         }
@@ -356,6 +377,7 @@ impl SandboxEngine for SimulatedSandboxes {
         let id = aim.id;
         let mut world = self.world();
         world.machines.remove(&id);
+        self.with_gpus(|gpus| gpus.end(id));
         world.warming.remove(&id);
         Ok(())
     }
@@ -366,6 +388,7 @@ impl SandboxEngine for SimulatedSandboxes {
         let id = aim.id;
         let mut world = self.world();
         let runs = world.machines.remove(&id).is_some_and(|m| m.alive);
+        self.with_gpus(|gpus| gpus.end(id));
         world.require(!runs, || format!("{id} is discarded while it runs"));
         Ok(())
     }

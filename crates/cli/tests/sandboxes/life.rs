@@ -55,6 +55,33 @@ async fn a_sandbox_lives_pauses_and_goes() {
     nothing_left(&service);
 }
 
+/// A machine with a GPU boots, since nothing that was captured knows its devices. One that boots is a sandbox like others,
+/// also where the service dies before it is anybody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_nothing_was_captured_for_boots_with_its_disk() {
+    let (mut service, caller) = service_without_warm_machines().await;
+    service.stop();
+    service.set("BERTH_FAULT", "sandbox.start.captured=fails,sandbox.start.launched=kill");
+    service.start();
+    let id = caller.create_sandbox(json!({"name": "box"})).await;
+    service.died_at("sandbox.start.launched");
+    service.set("BERTH_FAULT", "sandbox.start.captured=fails");
+    service.start();
+    caller.sandbox_reaches(&id, "Ready").await;
+    let told = shell(&caller, &id, "id -un; pwd; hostname; echo kept >kept.txt; sync").await;
+    assert_eq!(told, "user\n/home/user\nbox\n");
+    act(&caller, &id, "pause", json!({"include_memory": false})).await;
+    caller.sandbox_reaches(&id, "Paused").await;
+    act(&caller, &id, "resume", json!({})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    assert_eq!(shell(&caller, &id, "cat kept.txt; hostname").await, "kept\nbox\n");
+    let pid = service.sandbox(&id).expect("a machine").as_raw_nonzero();
+    let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).expect("a command line");
+    assert!(line.contains("\0-kernel\0") && !line.contains("\0-incoming\0"), "{line}");
+    delete(&caller, &id).await;
+    nothing_left(&service);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_dies_comes_back_with_its_disk() {
     let (service, caller) = service().await;

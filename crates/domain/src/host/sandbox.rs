@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Aim;
+use super::gpu::Device;
 use super::network::Membership;
 use crate::Timestamp;
 use crate::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
@@ -52,6 +53,9 @@ pub struct StartSpec {
     pub network: NetworkPolicy,
     /// The networks of its project that it belongs to, and reaches whatever else it may.
     pub networks: Vec<Membership>,
+    /// What it has for itself of the host's GPUs. One that has any boots, whatever it is to begin with.
+    #[serde(default)]
+    pub gpus: Vec<Device>,
 }
 
 impl StartSpec {

@@ -5,7 +5,7 @@ use core::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use super::Aim;
-use super::gpu::PciAddress;
+use super::gpu::Device;
 use super::network::Membership;
 use crate::firewall::Rules;
 use crate::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
@@ -54,9 +54,9 @@ pub struct MachineSpec {
     /// Whether it goes on with the memory that it was suspended with.
     #[serde(default)]
     pub goes_on: bool,
-    /// Functions of the host's devices that it has for itself: GPUs, with what goes with them.
+    /// What it has for itself of the host's GPUs: functions, with what goes with them, and parts.
     #[serde(default)]
-    pub gpus: Vec<PciAddress>,
+    pub gpus: Vec<Device>,
     /// The image whose system it boots instead of its own, to be repaired from there: on a disk that goes with it, beside
     /// which it has its root disk and its data disks, and with nothing of its user data.
     #[serde(default)]

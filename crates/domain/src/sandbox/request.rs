@@ -22,6 +22,10 @@ pub const VCPU: (i64, i64) = (1, 8);
 pub const MEMORY_MB: (i64, i64) = (128, 16_384);
 /// Bounds of `disk_gb`.
 pub const DISK_GB: (i64, i64) = (1, 100);
+/// Bounds of `gpu_config_count`; what is on offer has its own.
+pub const GPUS: (i64, i64) = (0, 1024);
+/// Longest `gpu_model`, in characters.
+pub const MAX_MODEL: usize = 255;
 /// Most sandboxes of a fork.
 pub const MAX_FORK: i64 = 100;
 /// Most pairs of metadata.
@@ -73,6 +77,10 @@ pub struct CreateSandbox {
     pub network: NetworkPolicy,
     /// Networks of its project that it belongs to; where absent, those of what it is made of.
     pub networks: Option<Vec<NetworkId>>,
+    /// How many GPUs it has.
+    pub gpu_config_count: i64,
+    /// Which, by the id or the name of a model; needed only where several are on offer.
+    pub gpu_model: Option<String>,
 }
 
 impl TryFrom<&Value> for CreateSandbox {
@@ -81,6 +89,11 @@ impl TryFrom<&Value> for CreateSandbox {
     fn try_from(body: &Value) -> Result<Self> {
         let mut f = Fields::of(body);
         let origin = read_origin(&mut f);
+        let gpu_config_count = f.optional("gpu_config_count", integer(GPUS.0, GPUS.1)).unwrap_or(0);
+        let gpu_model = f.optional("gpu_model", sized(1, MAX_MODEL));
+        if gpu_model.is_some() && gpu_config_count == 0 {
+            f.fail("gpu_model", "says which GPUs, so give gpu_config_count, too");
+        }
         let request = Self {
             origin,
             name: f.optional("name", host_name),
@@ -91,6 +104,8 @@ impl TryFrom<&Value> for CreateSandbox {
             on_timeout: f.optional("on_timeout", on_timeout).unwrap_or(OnTimeout::Pause),
             network: f.object("network", NetworkPolicy::read).unwrap_or_default(),
             networks: read_ids(&mut f),
+            gpu_config_count,
+            gpu_model,
         };
         f.finish(Some(request))
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use berth_domain::host::gpu::{Facts, Gpu};
+use berth_domain::host::gpu::{Facts, Gpu, Kind};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -97,6 +97,9 @@ fn of_gpu(gpu: &Gpu) -> Finding {
     let group = gpu.group.map_or_else(|| "no group".to_owned(), |group| format!("group {group}"));
     let driver = gpu.driver.as_deref().unwrap_or("no driver");
     let known = format!("{name} ({ids}), {group}, {driver}");
+    if !gpu.kinds.is_empty() {
+        return finding(true, &what, format!("{known}: {}", in_parts(gpu)));
+    }
     if let Some(why) = &gpu.unavailable {
         return finding(false, &what, format!("{known}: {why}"));
     }
@@ -107,6 +110,21 @@ fn of_gpu(gpu: &Gpu) -> Finding {
         _ => "",
     };
     finding(true, &what, format!("{known}: can be handed out, as size {model}{more}"))
+}
+
+/// What is said of a GPU that is handed out in parts.
+fn in_parts(gpu: &Gpu) -> String {
+    let kind = |kind: &Kind| {
+        let free: u32 = kind.places.iter().map(|place| place.free).fold(0, u32::saturating_add);
+        format!("{} ({} of {})", kind.model, free.min(kind.most), kind.most)
+    };
+    let offered: Vec<_> = gpu.offered().map(kind).collect();
+    if offered.is_empty() {
+        return "its driver makes parts of it, and has no room for one: others than the service have them".into();
+    }
+    let faults = gpu.unavailable.as_deref().and_then(|said| said.split_once("; ")).map(|(_, faults)| faults);
+    let more = faults.map_or_else(String::new, |faults| format!("; {faults}"));
+    format!("can be handed out in parts, as sizes with so many free: {}{more}", offered.join(", "))
 }
 
 #[cfg(test)]

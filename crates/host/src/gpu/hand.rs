@@ -3,11 +3,11 @@
 
 use std::io;
 
-use berth_domain::host::gpu::{PciAddress, VFIO};
+use berth_domain::host::gpu::{Device, PciAddress, VFIO};
 use berth_domain::ids::MachineId;
 
 use super::Inner;
-use super::note::{Before, Note};
+use super::note::{Before, Keeper, Note};
 use crate::error::transient;
 use crate::{EngineError, Result};
 
@@ -15,16 +15,22 @@ use crate::{EngineError, Result};
 const BY_KIND: &str = "\n";
 
 impl Inner {
-    /// Gives functions to a machine, which has none so far.
-    pub(super) fn hand_out(&self, machine: MachineId, functions: &[PciAddress]) -> Result<()> {
-        let before = |address: &PciAddress| Before {
-            address: *address,
-            driver: self.places.driver(*address),
-            chosen: self.places.chosen_driver(*address),
+    /// Gives devices to a machine, which has none so far.
+    pub(super) fn hand_out(&self, machine: MachineId, keeper: Keeper, devices: &[Device]) -> Result<()> {
+        let before = |address: PciAddress| Before {
+            address,
+            driver: self.places.driver(address),
+            chosen: self.places.chosen_driver(address),
         };
-        let note = Note { boot: self.boot.clone(), functions: functions.iter().map(before).collect() };
+        let note = Note {
+            boot: self.boot.clone(),
+            keeper,
+            functions: devices.iter().filter_map(Device::function).map(before).collect(),
+            parts: devices.iter().filter_map(Device::part).cloned().collect(),
+        };
         self.notes.write(machine, &note)?;
-        note.functions.iter().try_for_each(|function| self.bind(function))
+        note.functions.iter().try_for_each(|function| self.bind(function))?;
+        note.parts.iter().try_for_each(|part| self.make(part))
     }
 
     /// Has a function have the driver by which QEMU reaches it.
@@ -54,10 +60,12 @@ impl Inner {
     pub(super) fn give_back(&self, machine: MachineId) -> Result<()> {
         let note = self.notes.read(machine)?.filter(|note| note.boot == self.boot);
         if let Some(note) = note {
-            for before in &note.functions {
-                if let Err(sentence) = self.undo(before) {
-                    tracing::error!(device = %before.address, %machine, sentence, "a GPU is out of service");
-                    self.faults.add(before.address, &self.boot, &sentence).map_err(transient)?;
+            let functions = note.functions.iter().map(|before| (before.address, self.undo(before)));
+            let parts = note.parts.iter().map(|part| (part.at, self.unmake(part)));
+            for (device, undone) in functions.chain(parts) {
+                if let Err(sentence) = undone {
+                    tracing::error!(%device, %machine, sentence, "a GPU is out of service");
+                    self.faults.add(device, &self.boot, &sentence).map_err(transient)?;
                 }
             }
         }

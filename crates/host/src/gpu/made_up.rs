@@ -27,7 +27,9 @@ struct Told {
     writes: usize,
     /// Before which of those the service dies.
     dies_at: Option<usize>,
-    /// Functions whose reset fails.
+    /// After which of those it does.
+    dies_after: Option<usize>,
+    /// Functions whose reset fails, or whose driver takes no part away.
     broken: BTreeSet<String>,
     resets: Vec<String>,
     /// Where the kernel waits at its next thing: once until somebody has seen that, and once until it may go on.
@@ -136,6 +138,59 @@ impl Host {
     pub(super) fn die_at(&self, writes: Option<usize>) {
         let mut told = self.told.lock().expect("nobody died here");
         told.dies_at = writes.map(|more| told.writes + more);
+        told.dies_after = None;
+    }
+
+    /// Has the service die once the kernel was told so many things more.
+    pub(super) fn die_after(&self, writes: usize) {
+        let mut told = self.told.lock().expect("nobody died here");
+        told.dies_after = Some(told.writes + writes);
+    }
+
+    /// Has a function's driver make mediated devices: of one kind at a time, of each as many as it has room for.
+    pub(super) fn offer_mediated(&self, address: &str, kinds: &[(&str, &str, usize)]) {
+        for (kind, name, most) in kinds {
+            let dir = self.of(address).join("mdev_supported_types").join(kind);
+            fs::create_dir_all(&dir).expect("a kind");
+            for (file, text) in [
+                ("name", (*name).to_owned()),
+                ("device_api", "vfio-pci".into()),
+                ("description", format!("num_heads=1, frl_config=60, framebuffer=5120M, max_instance={most}")),
+                ("available_instances", most.to_string()),
+                ("create", String::new()),
+            ] {
+                fs::write(dir.join(file), text + "\n").expect("a file");
+            }
+        }
+    }
+
+    /// Has a function be one that another is divided into, and that can become a part of some kinds.
+    pub(super) fn offer_virtual(&self, address: &str, of: &str, kinds: &str) {
+        symlink(self.of(of), self.of(address).join("physfn")).expect("a link");
+        let dir = self.of(address).join("nvidia");
+        fs::create_dir_all(&dir).expect("a folder");
+        fs::write(dir.join("creatable_vgpu_types"), kinds).expect("a file");
+        fs::write(dir.join("current_vgpu_type"), "0\n").expect("a file");
+    }
+
+    /// Parts that are there: mediated devices by their UUIDs, others by their functions and kinds.
+    pub(super) fn parts(&self) -> Vec<String> {
+        let list = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten();
+        let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("a name");
+        let mut all: Vec<_> = list(self.sys().join("bus/mdev/devices")).map(name).collect();
+        for address in list(self.sys().join("bus/pci/devices")).map(name) {
+            let kind = fs::read_to_string(self.of(&address).join("nvidia/current_vgpu_type")).unwrap_or_default();
+            if !matches!(kind.trim(), "" | "0") {
+                all.push(format!("{address}/{}", kind.trim()));
+            }
+        }
+        all.sort();
+        all
+    }
+
+    /// Somebody else tells the kernel something.
+    pub(super) fn tell(&self, file: &Path, text: &str) {
+        MadeUp { sys: self.sys(), told: Arc::default() }.write(file, text).expect("the kernel does it");
     }
 
     /// What the kernel was told so far.
@@ -183,6 +238,58 @@ impl MadeUp {
     }
 }
 
+/// What a driver says of a kind that it has no room for (`ENOSPC`), and of what is still open (`EBUSY`).
+const NO_ROOM: i32 = 28;
+const BUSY: i32 = 16;
+
+impl MadeUp {
+    /// Mediated devices of a function, each with its kind.
+    fn mediated(parent: &Path) -> Vec<(PathBuf, String)> {
+        let entries = fs::read_dir(parent).expect("a folder").flatten().map(|entry| entry.path());
+        let kind = |path: PathBuf| Some((path.clone(), fs::read_to_string(path.join("kind")).ok()?));
+        entries.filter_map(kind).collect()
+    }
+
+    /// Says anew how many more of each kind there may be.
+    fn count(parent: &Path) {
+        let made = Self::mediated(parent);
+        for dir in fs::read_dir(parent.join("mdev_supported_types")).expect("kinds").flatten() {
+            let described = fs::read_to_string(dir.path().join("description")).expect("a file");
+            let most: usize = described.trim().rsplit_once('=').expect("a number").1.parse().expect("a number");
+            let is_alone = made.iter().all(|(_, kind)| dir.file_name() == kind.as_str());
+            let free = if is_alone { most - made.len() } else { 0 };
+            fs::write(dir.path().join("available_instances"), format!("{free}\n")).expect("a file");
+        }
+    }
+
+    fn create(&self, kind: &Path, uuid: &str) -> io::Result<()> {
+        let parent = kind.parent().and_then(Path::parent).expect("a function");
+        if fs::read_to_string(kind.join("available_instances"))?.trim() == "0" {
+            return Err(io::Error::from_raw_os_error(NO_ROOM));
+        }
+        let dir = parent.join(uuid);
+        fs::create_dir(&dir)?;
+        fs::write(dir.join("kind"), kind.file_name().and_then(|name| name.to_str()).expect("a name"))?;
+        fs::write(dir.join("remove"), "")?;
+        let groups = self.sys.join("kernel/iommu_groups");
+        let group = groups.join((100 + Self::mediated(parent).len()).to_string());
+        fs::create_dir_all(&group)?;
+        symlink(group, dir.join("iommu_group"))?;
+        let all = self.sys.join("bus/mdev/devices");
+        fs::create_dir_all(&all)?;
+        symlink(&dir, all.join(uuid))?;
+        Self::count(parent);
+        Ok(())
+    }
+
+    fn remove(&self, dir: &Path) {
+        let uuid = dir.file_name().expect("a name");
+        fs::remove_file(self.sys.join("bus/mdev/devices").join(uuid)).expect("a device");
+        fs::remove_dir_all(dir).expect("a device");
+        Self::count(dir.parent().expect("a function"));
+    }
+}
+
 impl Kernel for MadeUp {
     fn write(&self, file: &Path, text: &str) -> io::Result<()> {
         let gate = self.told.lock().expect("nobody died here").gate.take();
@@ -209,7 +316,21 @@ impl Kernel for MadeUp {
                 }
                 told.resets.push(address);
             }
+            "create" => self.create(dir, text)?,
+            "remove" | "current_vgpu_type" if text != "1" && text != "0" => fs::write(file, text)?,
+            "remove" | "current_vgpu_type" => {
+                let function =
+                    dir.parent().and_then(Path::file_name).and_then(|name| name.to_str()).expect("an address");
+                if told.broken.contains(function) {
+                    return Err(io::Error::from_raw_os_error(BUSY));
+                }
+                if name == "remove" { self.remove(dir) } else { fs::write(file, text)? }
+            }
             other => unreachable!("nothing is written to {other}"),
+        }
+        if told.dies_after == Some(told.writes) {
+            drop(told);
+            resume_unwind(Box::new(Killed));
         }
         Ok(())
     }

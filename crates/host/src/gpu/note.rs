@@ -1,10 +1,9 @@
-//! Which devices a machine has taken, and the driver that each had before.
+//! Which devices a machine has taken: functions with the driver that each had before, and parts that are made for it.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{fs, io};
 
-use berth_domain::host::gpu::PciAddress;
+use berth_domain::host::gpu::{Device, Part, PciAddress};
 use berth_domain::ids::MachineId;
 use berth_process::folder;
 use serde::{Deserialize, Serialize};
@@ -15,13 +14,30 @@ use crate::error::transient;
 /// Most bytes of a note: some hundred functions.
 const LONGEST: u64 = 64 << 10;
 
+/// Who tells whether a machine is somebody's: VMs' machines and sandboxes' have ids and folders apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Keeper {
+    /// The engine of VMs.
+    #[default]
+    Vms,
+    /// The engine of sandboxes.
+    Sandboxes,
+}
+
 /// What a machine takes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     /// The host's boot.
     pub(super) boot: String,
+    /// Whose machine it is.
+    #[serde(default)]
+    pub(super) keeper: Keeper,
     /// The functions.
     pub(super) functions: Vec<Before>,
+    /// Parts of GPUs.
+    #[serde(default)]
+    pub(super) parts: Vec<Part>,
 }
 
 /// A function, and how it was found.
@@ -36,9 +52,11 @@ pub(super) struct Before {
 }
 
 impl Note {
-    /// Whether one of these is among its functions.
-    pub(super) fn has_any(&self, wanted: &BTreeSet<PciAddress>) -> bool {
-        self.functions.iter().any(|before| wanted.contains(&before.address))
+    /// Whether one of these is among what is taken.
+    pub(super) fn has_any(&self, wanted: &[Device]) -> bool {
+        let functions = self.functions.iter().map(|before| Device::Function(before.address));
+        let taken = functions.chain(self.parts.iter().cloned().map(Device::Part));
+        taken.into_iter().any(|device| wanted.iter().any(|other| other.key() == device.key()))
     }
 }
 

@@ -83,10 +83,35 @@ impl Places {
         let classes = named.filter_map(|(address, dir)| Some((address, number(&dir, "class")?, dir)));
         // Most hosts have none, and what else there is to read is much.
         let found: Vec<_> = classes.collect();
-        if !found.iter().any(|(_, class, _)| matches!(class >> 16, 0x03 | 0x12)) {
+        if !found.iter().any(|(_, class, _)| is_gpu(*class)) {
             return Vec::new();
         }
-        found.into_iter().filter_map(|(address, class, dir)| function(address, class, &dir)).collect()
+        found.into_iter().filter_map(|(address, class, dir)| self.read(address, class, &dir)).collect()
+    }
+
+    /// What a folder says of a function.
+    fn read(&self, address: PciAddress, class: u32, dir: &Path) -> Option<Function> {
+        let short = |name: &str| number(dir, name).and_then(|number| u16::try_from(number).ok());
+        let count = |name: &str| text(&dir.join(name)).and_then(|text| text.parse().ok());
+        let is_gpu = is_gpu(class);
+        Some(Function {
+            address,
+            class,
+            vendor: short("vendor")?,
+            device: short("device")?,
+            subsystem: (short("subsystem_vendor").unwrap_or(0), short("subsystem_device").unwrap_or(0)),
+            group: link(&dir.join("iommu_group")).and_then(|group| group.parse().ok()),
+            // A host that tells no nodes apart says -1.
+            numa_node: count("numa_node"),
+            driver: link(&dir.join("driver")),
+            is_boot_screen: count("boot_vga") == Some(1),
+            physical: link(&dir.join("physfn")).and_then(|physical| physical.parse().ok()),
+            virtual_functions: count("sriov_numvfs").unwrap_or(0),
+            has_reset: dir.join("reset").exists(),
+            large_bytes: large_bytes(&fs::read_to_string(dir.join("resource")).unwrap_or_default()),
+            offers: if is_gpu { Self::offers(dir) } else { Vec::new() },
+            mig_instances: if is_gpu { self.mig_instances(address) } else { 0 },
+        })
     }
 
     /// What there is to hand devices out by.
@@ -97,6 +122,7 @@ impl Places {
             has_vfio: self.bus().join("drivers").join(VFIO).exists(),
             may_bind: access(self.probe(), Access::WRITE_OK).is_ok(),
             opened: self.opened(),
+            parts: Vec::new(),
         }
     }
 
@@ -122,28 +148,12 @@ impl Places {
     }
 }
 
-fn function(address: PciAddress, class: u32, dir: &Path) -> Option<Function> {
-    let short = |name: &str| number(dir, name).and_then(|number| u16::try_from(number).ok());
-    let count = |name: &str| text(&dir.join(name)).and_then(|text| text.parse().ok());
-    Some(Function {
-        address,
-        class,
-        vendor: short("vendor")?,
-        device: short("device")?,
-        subsystem: (short("subsystem_vendor").unwrap_or(0), short("subsystem_device").unwrap_or(0)),
-        group: link(&dir.join("iommu_group")).and_then(|group| group.parse().ok()),
-        // A host that tells no nodes apart says -1.
-        numa_node: count("numa_node"),
-        driver: link(&dir.join("driver")),
-        is_boot_screen: count("boot_vga") == Some(1),
-        is_virtual: dir.join("physfn").exists(),
-        virtual_functions: count("sriov_numvfs").unwrap_or(0),
-        has_reset: dir.join("reset").exists(),
-        large_bytes: large_bytes(&fs::read_to_string(dir.join("resource")).unwrap_or_default()),
-    })
+/// Whether what is of a class may be a GPU: a display controller, or a processing accelerator.
+const fn is_gpu(class: u32) -> bool {
+    matches!(class >> 16, 0x03 | 0x12)
 }
 
-fn text(file: &Path) -> Option<String> {
+pub(super) fn text(file: &Path) -> Option<String> {
     fs::read_to_string(file).ok().map(|text| text.trim().to_owned())
 }
 
@@ -153,7 +163,7 @@ fn number(dir: &Path, name: &str) -> Option<u32> {
 }
 
 /// The last name of what a link leads to.
-fn link(path: &Path) -> Option<String> {
+pub(super) fn link(path: &Path) -> Option<String> {
     Some(fs::read_link(path).ok()?.file_name()?.to_str()?.to_owned())
 }
 

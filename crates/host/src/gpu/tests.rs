@@ -1,7 +1,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use berth_domain::host::gpu::{Gpu, PciAddress};
+use berth_domain::host::gpu::{Device, Gpu, PciAddress};
 use uuid::Uuid;
 
 use super::made_up::{Card, Host, Killed};
@@ -23,11 +23,15 @@ fn host(cards: &[Card<'_>]) -> Host {
     host
 }
 
-fn at(addresses: &[&str]) -> Vec<PciAddress> {
-    addresses.iter().map(|text| text.parse().expect("an address")).collect()
+fn at(addresses: &[&str]) -> Vec<Device> {
+    addresses.iter().map(|text| text.parse().expect("a device")).collect()
 }
 
-fn card() -> Vec<PciAddress> {
+fn whole(functions: &[PciAddress]) -> Vec<Device> {
+    functions.iter().copied().map(Device::Function).collect()
+}
+
+fn card() -> Vec<Device> {
     at(&[H100.0, SOUND.0])
 }
 
@@ -37,7 +41,7 @@ fn only(gpus: &[Gpu]) -> &Gpu {
 }
 
 /// Does something that may be killed; whether it was.
-fn is_killed<T>(act: impl FnOnce() -> T) -> bool {
+pub(super) fn is_killed<T>(act: impl FnOnce() -> T) -> bool {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(_) => false,
         Err(cause) => cause.is::<Killed>() || std::panic::resume_unwind(cause),
@@ -50,7 +54,7 @@ fn a_host_is_read_as_its_files_say() {
     let gpus = host.service().inventory();
     let gpu = only(&gpus);
     assert_eq!((gpu.model.as_str(), gpu.group, gpu.numa_node), ("nvidia-h100-sxm5-80gb", Some(7), None));
-    assert_eq!((gpu.functions.clone(), gpu.driver.as_deref(), gpu.unavailable.clone()), (card(), Some("nvidia"), None));
+    assert_eq!((whole(&gpu.functions), gpu.driver.as_deref(), gpu.unavailable.clone()), (card(), Some("nvidia"), None));
     fs::write(host.of(H100.0).join("numa_node"), "1\n").unwrap();
     fs::write(host.of(H100.0).join("boot_vga"), "1\n").unwrap();
     let gpus = host.service().inventory();
@@ -74,8 +78,7 @@ async fn a_machine_has_its_gpu_and_the_host_gets_it_back() {
     let host = host(&[H100, SOUND, SECOND, DISK]);
     let (before, gpus) = (host.state(), host.service());
     let assigned = gpus.take(ONE, &card(), |_| false).await.unwrap();
-    let devices: Vec<_> = assigned.devices.iter().map(|device| device.address.as_str()).collect();
-    assert_eq!(devices, [H100.0, SOUND.0]);
+    assert_eq!(assigned.devices, [H100.0, SOUND.0].map(|address| HostDevice::Function(address.into())));
     assert_eq!(assigned.folders, [H100.0, SOUND.0].map(|address| host.of(address)));
     assert_eq!(
         assigned.files,
@@ -122,12 +125,12 @@ fn whoever_dies_in_between_is_undone_by_the_next() {
         act(&host);
         host.writes() - before
     };
-    let take = |host: &Host| host.inner().take(ONE, &card(), |_| false).map(drop).unwrap();
+    let take = |host: &Host| host.inner().take((ONE, Keeper::Vms), &card(), |_| false).map(drop).unwrap();
     let back = |host: &Host| host.inner().give_back(ONE).unwrap();
     let (taking, both) = (
         steps(take),
         steps(|host| {
-            host.inner().take(ONE, &card(), |_| false).unwrap();
+            host.inner().take((ONE, Keeper::Vms), &card(), |_| false).unwrap();
             host.inner().give_back(ONE).unwrap();
         }),
     );
@@ -164,7 +167,7 @@ fn whoever_dies_while_it_undoes_is_undone_too() {
                 host.die_at(Some(step));
                 is_killed(|| {
                     if turn == 0 {
-                        host.inner().take(ONE, &card(), |_| false).unwrap();
+                        host.inner().take((ONE, Keeper::Vms), &card(), |_| false).unwrap();
                     }
                     host.inner().give_back(ONE).unwrap();
                 });
@@ -246,6 +249,21 @@ async fn a_reset_that_fails_takes_the_device_out_of_service_until_the_host_start
     assert!(gpus.take(ONE, &card(), |_| false).await.is_err());
     host.restart();
     assert_eq!(why(&host.service()), None);
+}
+
+#[tokio::test]
+async fn machines_of_vms_and_of_sandboxes_are_told_apart() {
+    let host = host(&[H100, SOUND, SECOND]);
+    let vms = host.service();
+    let sandboxes = vms.of_sandboxes();
+    vms.take(ONE, &at(&[SECOND.0]), |_| false).await.unwrap();
+    sandboxes.take(TWO, &card(), |_| false).await.unwrap();
+    let next = host.service();
+    assert_eq!((next.holders(), next.of_sandboxes().holders()), (vec![ONE], vec![TWO]));
+    let refused = vms.take(ONE, &card(), |machine| machine == TWO).await.unwrap_err();
+    assert_eq!(refused, EngineError::Transient("another machine still has a GPU of this one".into()));
+    next.of_sandboxes().give_back(TWO).await.unwrap();
+    assert_eq!((next.of_sandboxes().holders(), host.driver(H100.0).as_deref()), (vec![], Some("nvidia")));
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 pub use berth_domain::host::Aim;
+pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::sandbox::{
     Activity, Capacity, Checkpoint, CheckpointDone, DISK_FULL, Found, From, Kept, Paused, Sample, StartSpec, Started,
 };
@@ -47,6 +48,9 @@ pub trait SandboxEngine: Send + Sync + 'static {
 
     /// What it has to give in total.
     async fn capacity(&self) -> Result<Capacity>;
+
+    /// The GPUs of the host, whether a machine has them or not, and why some cannot be handed out.
+    async fn gpus(&self) -> Result<Vec<Gpu>>;
 
     /// Identifies the host's present boot.
     fn host_boot(&self) -> String;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{BroughtDisk, DiskSnapshotSpec, DiskSource, DiskSpec};
 pub use berth_domain::host::export::{ExportSource, Exported, Part};
-pub use berth_domain::host::gpu::{Gpu, PciAddress};
+pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::image::{ImageImport, ImageInfo, ImageOfSnapshot};
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 

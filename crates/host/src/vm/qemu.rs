@@ -111,6 +111,11 @@ pub struct QemuEngine {
 }
 
 impl QemuEngine {
+    /// The GPUs of this host, which whoever else runs machines on it is to share.
+    pub fn gpus_of_host(&self) -> Gpus {
+        self.gpus.clone()
+    }
+
     /// The engine over a data folder. What is missing on the host is told by [`Engine::ready`].
     pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         let events = broadcast::channel(EVENTS).0;

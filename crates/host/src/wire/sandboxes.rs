@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use berth_domain::host::ask::{Ask, host, layer, memory, sandbox, stream, template, upload};
+use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::io::AsyncWriteExt;
@@ -29,6 +30,10 @@ impl SandboxEngine for Remote {
 
     async fn capacity(&self) -> Result<Capacity> {
         self.ask(host::SandboxCapacity {}).await
+    }
+
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        self.ask(host::Gpus {}).await
     }
 
     fn host_boot(&self) -> String {

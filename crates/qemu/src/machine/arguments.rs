@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn devices_stand_behind_ports_and_bring_what_they_need() {
-        let device = |address: &str| HostDevice { address: address.into() };
+        let device = |address: &str| HostDevice::Function(address.into());
         let devices = ["0000:01:00.0", "0000:01:00.1", "0000:02:00.0"].map(device).into();
         let with = Spec { assigned: Assigned { devices, ..Assigned::default() }, accel: Accel::Kvm, ..spec() };
         let text = line(&with);
@@ -312,9 +312,26 @@ mod tests {
         assert!(!text.contains("-fw_cfg"), "its BIOS finds room itself");
         let text = line(&Spec { assigned: needy, boot: Boot::Uefi, ..with.clone() });
         assert!(text.contains("-fw_cfg name=opt/ovmf/X-PciMmio64Mb,string=262144"), "{text}");
-        assert_eq!(devices::locked_bytes(&with), Some((512 + 1024) << 20));
-        assert_eq!(devices::locked_bytes(&spec()), None);
+        assert_eq!(devices::locked_bytes(&with.assigned, 512), Some((512 + 1024) << 20));
+        assert_eq!(devices::locked_bytes(&spec().assigned, 512), None);
         assert!(!line(&spec()).contains("vfio"));
+    }
+
+    #[test]
+    fn parts_of_devices_stand_alone() {
+        let parts = ["0000:41:00.4", "0000:41:00.5"].map(|address| HostDevice::Virtual(address.into()));
+        let mediated = ["/sys/bus/mdev/devices/1-2", "/sys/a,b"].map(|folder| HostDevice::Mediated(folder.into()));
+        let devices = parts.into_iter().chain(mediated).collect();
+        let text = line(&Spec { assigned: Assigned { devices, ..Assigned::default() }, ..spec() });
+        let expected =
+            ["host=0000:41:00.4", "host=0000:41:00.5", "sysfsdev=/sys/bus/mdev/devices/1-2", "sysfsdev=/sys/a,,b"];
+        for (index, which) in (1..).zip(expected) {
+            let port = format!(
+                "-device pcie-root-port,id=gpu{index},bus=pcie.0,chassis=10{index},slot=10{index} \
+                 -device vfio-pci,{which},bus=gpu{index},addr=0.0 -"
+            );
+            assert!(text.contains(&port), "{port}: {text}");
+        }
     }
 
     #[test]

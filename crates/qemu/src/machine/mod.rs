@@ -17,7 +17,7 @@ pub(crate) mod arguments;
 mod captured;
 mod card;
 mod console;
-mod devices;
+pub(crate) mod devices;
 mod drive;
 mod files;
 pub mod freeze;
@@ -110,7 +110,7 @@ pub async fn start(spec: &Spec) -> Result<()> {
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, &spec.link.given(), spec.id, &lock).await?;
     drop(lock);
-    let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(spec)).await?;
+    let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(&spec.assigned, spec.memory_mb)).await?;
     let loaded = match (&spec.memory, &spec.mapped) {
         (Some(fits), _) => memory::load(&mut qmp, &spec.dir, fits).await.inspect_err(|_| drop(qmp)),
         (None, Some(Mapped::Captured(captured))) => captured::load(qmp, spec, captured).await,
@@ -141,7 +141,7 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
-    let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(spec));
+    let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(&spec.assigned, spec.memory_mb));
     let mut lend = None;
     if matches!(spec.mapped, Some(Mapped::Captured(_))) {
         if arguments::reads(release) { read.push(dir.join(MAPPED)) } else { lend = Some(MAPPED.into()) }

@@ -98,11 +98,15 @@ pub struct Drive {
     pub serial: String,
 }
 
-/// A function of a device of the host, which has the driver `vfio-pci`.
+/// A device of the host, which programs reach by VFIO.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostDevice {
-    /// Where it is on the host's buses: `0000:01:00.0`.
-    pub address: String,
+pub enum HostDevice {
+    /// A function, by where it is on the host's buses: `0000:01:00.0`.
+    Function(String),
+    /// A virtual function (SR-IOV), which is a device of its own, by the same.
+    Virtual(String),
+    /// A mediated device, by its folder in sysfs (Linux, `Documentation/driver-api/vfio-mediated-device.rst`).
+    Mediated(PathBuf),
 }
 
 /// Devices of the host that a machine has for itself, and what it has to be told for their sake.

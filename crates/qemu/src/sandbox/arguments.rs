@@ -12,7 +12,7 @@ use super::layer;
 use super::spec::{Begin, Layer, Spec};
 use crate::host::Release;
 use crate::machine::arguments::{Args, jail, merged};
-use crate::machine::{Accel, COMMANDS, NETWORK};
+use crate::machine::{Accel, COMMANDS, NETWORK, devices};
 
 /// What the ring of the console keeps. QEMU wants a power of two.
 pub(super) const CONSOLE_BYTES: u32 = 64 << 10;
@@ -28,6 +28,7 @@ const EMULATED: &str = "max,-erms,-fsrm,-smap,-smep,-pku,-la57";
 /// The arguments of a sandbox. Files of its folder are named relative to it.
 pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
+        Accel::Kvm if spec.assigned.hides_hypervisor => ("kvm", "host,migratable=on,kvm=off"),
         Accel::Kvm => ("kvm", "host,migratable=on"),
         Accel::Tcg => (TRANSLATED, EMULATED),
     };
@@ -54,6 +55,9 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     // The card does not tell whether its other end is there: that would be news to every copy.
     args.pair("-netdev", format!("stream,id=n0,server=on,addr.type=unix,addr.path={NETWORK}"));
     args.pair("-device", format!("virtio-net-pci,netdev=n0,mac={},romfile=,status=off", spec.mac));
+    for (option, device) in devices::behind_ports(&spec.assigned) {
+        args.pair(option, device);
+    }
     match &spec.begin {
         Begin::Boot { kernel, initrd, cmdline } => {
             args.pair("-kernel", kernel).pair("-initrd", initrd).pair("-append", cmdline.as_str());
@@ -83,5 +87,45 @@ fn disk(args: &mut Args, layers: &[Layer]) {
     }
     if let Some(top) = below {
         args.pair("-device", format!("virtio-blk-pci,drive={top},id=disk"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::machine::{Assigned, HostDevice, Jail};
+    use crate::seed::Mac;
+
+    #[test]
+    fn devices_stand_behind_everything_that_a_capture_knows() {
+        let boot = Begin::Boot { kernel: "/k".into(), initrd: "/i".into(), cmdline: "quiet".into() };
+        let spec = Spec {
+            id: Uuid::nil(),
+            dir: "/m".into(),
+            vcpus: 1,
+            memory_mb: 256,
+            disk: Vec::new(),
+            mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
+            begin: boot,
+            accel: Accel::Kvm,
+            assigned: Assigned::default(),
+            jail: Jail { user: Some(7), required: false },
+            reads_memory: true,
+            qemu: "/q".into(),
+        };
+        let line = |spec: &Spec| arguments(spec, (8, 2)).join(std::ffi::OsStr::new(" ")).into_string().unwrap();
+        let without = line(&spec);
+        assert!(!without.contains("vfio") && !without.contains("root-port"), "{without}");
+        let part = HostDevice::Mediated("/sys/bus/mdev/devices/1-2".into());
+        let devices = vec![HostDevice::Function("0000:01:00.0".into()), part];
+        let assigned = Assigned { devices, hides_hypervisor: true, ..Assigned::default() };
+        let with = line(&Spec { assigned, ..spec });
+        let ports = "romfile=,status=off -device pcie-root-port,id=gpu1,bus=pcie.0,chassis=101,slot=101 \
+            -device vfio-pci,host=0000:01:00.0,bus=gpu1,addr=0.0 \
+            -device pcie-root-port,id=gpu2,bus=pcie.0,chassis=102,slot=102 \
+            -device vfio-pci,sysfsdev=/sys/bus/mdev/devices/1-2,bus=gpu2,addr=0.0 -kernel /k";
+        assert!(with.contains(ports) && with.contains("migratable=on,kvm=off"), "{with}");
     }
 }

@@ -43,7 +43,7 @@ use crate::error::at;
 use crate::groups::Limits;
 use crate::launch::Order;
 use crate::machine::jail::{self, Needs};
-use crate::machine::{COMMANDS, Lock, START, clear, end, find, hold, locked, process, wait_started};
+use crate::machine::{COMMANDS, Lock, START, clear, devices, end, find, hold, locked, process, wait_started};
 use crate::qmp::{Qmp, connect_in};
 use crate::{Error, Result, host, qcow2};
 
@@ -93,12 +93,12 @@ async fn make(spec: &Spec, lock: Lock) -> Result<Qmp> {
     let order = order_of(spec).await?;
     let ended = process::spawn(&order, &[], spec.id, &lock).await?;
     drop(lock);
-    wait_started(&spec.dir, ended, START).await
+    wait_started(&spec.dir, ended, START + devices::patience(&spec.assigned, spec.memory_mb)).await
 }
 
 /// What a machine's launcher is told.
 async fn order_of(spec: &Spec) -> Result<Order> {
-    let (mut read, mut write, mut disk_bytes) = (Vec::new(), Vec::new(), 0);
+    let (mut read, mut write, mut disk_bytes) = (spec.assigned.folders.clone(), Vec::new(), 0);
     if let Begin::Boot { kernel, initrd, .. } = &spec.begin {
         read.extend([kernel.clone(), initrd.clone()]);
     }
@@ -116,7 +116,8 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let arguments = arguments(spec, host::release_of(&spec.qemu).await?);
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + BESIDE_MB, vcpus: spec.vcpus };
-    let (devices, locked_bytes) = (Vec::new(), None);
+    let locked_bytes = devices::locked_bytes(&spec.assigned, spec.memory_mb);
+    let devices = spec.assigned.files.clone();
     let given = 0;
     let needs = Needs { program, arguments, dir, read, write, lend, given, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use uuid::Uuid;
 
-use crate::machine::{Accel, Jail};
+use crate::machine::{Accel, Assigned, Jail};
 use crate::seed::Mac;
 
 /// How a machine begins.
@@ -56,6 +56,8 @@ pub struct Spec {
     pub begin: Begin,
     /// How its processor is made.
     pub accel: Accel,
+    /// Devices of the host that it has for itself. One that has any boots.
+    pub assigned: Assigned,
     /// How its process is confined.
     pub jail: Jail,
     /// Whether QEMU maps a memory that it cannot write to: it does from version 8.2 on.

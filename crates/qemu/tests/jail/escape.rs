@@ -111,7 +111,7 @@ async fn of_devices_it_has_its_own_and_no_others() {
 async fn a_machine_with_devices_may_lock_its_memory_or_says_that_it_may_not() {
     const NEEDED: u64 = (64 + 1024) << 20;
     let world = World::new();
-    let devices = vec![HostDevice { address: "0000:01:00.0".into() }];
+    let devices = vec![HostDevice::Function("0000:01:00.0".into())];
     let vm = machine::Spec { assigned: Assigned { devices, ..Assigned::default() }, ..world.vm() };
     let most = rustix::process::getrlimit(rustix::process::Resource::Memlock).maximum;
     match machine::start(&vm).await {

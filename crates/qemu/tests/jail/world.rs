@@ -87,6 +87,7 @@ impl World {
         let kernel = self.root.path().join("kernel");
         std::fs::write(&kernel, "a kernel").expect("a kernel");
         sandbox::Spec {
+            assigned: machine::Assigned::default(),
             id: self.id,
             dir: self.dir.clone(),
             vcpus: 1,

@@ -66,7 +66,7 @@ pub async fn doctor(config: &Config) -> Report {
 pub fn doctor_of_gpus(config: &Config) -> Report {
     let gpus = Gpus::of_this_host(&config.data_dir);
     let lines = gpus.findings();
-    let can = gpus.inventory().iter().any(|gpu| gpu.unavailable.is_none());
+    let can = gpus.inventory().iter().any(|gpu| gpu.unavailable.is_none() || gpu.offered().next().is_some());
     Report {
         ok: can && lines.iter().filter(|line| !line.what.contains(':')).all(|line| line.good),
         lines,

@@ -34,8 +34,9 @@ impl Engines {
         let bridges = bridges.context("the bridge that carries the networks of VMs (network.mode) cannot be made")?;
         let network = Switches::open(&config.network_engine());
         let vm = QemuEngine::open(config.vm_engine(), Clock::default(), network.clone());
+        let sandbox = QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone());
+        let sandbox = Arc::new(sandbox.sharing(&vm.gpus_of_host()));
         let vm = Arc::new(vm.with_bridges(bridges));
-        let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone()));
         Ok(Self { vm, sandbox, network })
     }
 }

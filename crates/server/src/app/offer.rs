@@ -15,6 +15,9 @@ pub(super) async fn with_gpus(config: &Config, engine: &dyn Engine) -> Config {
         }
     };
     for gpu in &gpus {
+        for kind in gpu.offered() {
+            tracing::info!(address = %gpu.address, model = kind.model, most = kind.most, "a part of a GPU can be handed out");
+        }
         match &gpu.unavailable {
             None => tracing::info!(address = %gpu.address, model = gpu.model, "a GPU can be handed out"),
             Some(why) => tracing::info!(address = %gpu.address, model = gpu.model, why, "a GPU cannot be handed out"),

@@ -1,5 +1,7 @@
 //! The catalog: regions, machine sizes and plans on offer. Operators add to it.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use berth_domain::host::gpu::Gpu;
 use serde::{Deserialize, Serialize};
@@ -22,12 +24,20 @@ pub struct Share {
 }
 
 impl Share {
-    /// Three quarters of an equal share for each GPU that can be handed out; memory in whole GiB. At least one of each.
+    /// Three quarters of an equal share for each GPU that can be handed out, whole or in parts; memory in whole GiB. At least
+    /// one of each.
     pub fn of(cores: i64, memory_mb: i64, gpus: &[Gpu]) -> Self {
-        let count = gpus.iter().filter(|gpu| gpu.unavailable.is_none()).count();
+        let whole = |gpu: &Gpu| gpu.part_of.map_or(gpu.address, |whole| whole.address);
+        let count = gpus.iter().filter(|gpu| gpu.can_be_had()).map(whole).collect::<BTreeSet<_>>().len();
         let parts = LEFT * i64::try_from(count).unwrap_or(i64::MAX / LEFT).max(1);
         let share = |all: i64| all.saturating_mul(LEFT - 1) / parts;
         Self { vcpu: share(cores).clamp(1, 256), memory_mb: (share(memory_mb) / 1024).clamp(1, 4096) * 1024 }
+    }
+
+    /// What one of so many parts of a GPU has of that; at least one of each.
+    fn of_part(self, parts: u32) -> Self {
+        let parts = i64::from(parts.max(1));
+        Self { vcpu: (self.vcpu / parts).max(1), memory_mb: (self.memory_mb / 1024 / parts).max(1) * 1024 }
     }
 }
 
@@ -197,27 +207,38 @@ impl Catalog {
         Ok(())
     }
 
-    /// The same, and a size for each model of GPU of a host that can be handed out, called by the model's id. A size that
-    /// is called so already stays as it is. It has the processors and memory of one GPU's share.
+    /// The same, and a size for each model of GPU of a host that can be handed out, whole or a part, called by the model's
+    /// id. A size that is called so already stays as it is. It has the processors and memory of one GPU's share, or of that
+    /// part of it. A machine has one part at most where no operator says otherwise: most of NVIDIA's kinds can be had only
+    /// alone ("Virtual GPU Software User Guide", multiple vGPUs in one VM).
     #[must_use]
     pub fn with_gpus(&self, gpus: &[Gpu], share: Share) -> Self {
         let mut catalog = self.clone();
         for gpu in gpus.iter().filter(|gpu| gpu.unavailable.is_none()) {
-            if catalog.vm_config(&gpu.model).is_some() {
-                continue;
-            }
             let of_model = gpus.iter().filter(|other| other.unavailable.is_none() && other.model == gpu.model).count();
-            catalog.vm_configs.push(VmConfig {
-                id: gpu.model.clone(),
-                name: gpu.name.clone(),
-                vcpu: share.vcpu,
-                memory_mb: share.memory_mb,
-                gpu_model: Some(gpu.model.clone()),
-                gpu_max: i64::try_from(of_model).unwrap_or(MOST_GPUS).min(MOST_GPUS),
-                regions: Vec::new(),
-            });
+            let share = gpu.part_of.map_or(share, |whole| share.of_part(whole.parts));
+            catalog.offer(&gpu.model, &gpu.name, share, of_model);
+        }
+        for kind in gpus.iter().flat_map(Gpu::offered) {
+            catalog.offer(&kind.model, &kind.name, share.of_part(kind.most), 1);
         }
         catalog
+    }
+
+    /// Adds a size for a model of GPUs, unless there is one that is called so.
+    fn offer(&mut self, model: &str, name: &str, share: Share, most: usize) {
+        if self.vm_config(model).is_some() {
+            return;
+        }
+        self.vm_configs.push(VmConfig {
+            id: model.to_owned(),
+            name: name.to_owned(),
+            vcpu: share.vcpu,
+            memory_mb: share.memory_mb,
+            gpu_model: Some(model.to_owned()),
+            gpu_max: i64::try_from(most).unwrap_or(MOST_GPUS).min(MOST_GPUS),
+            regions: Vec::new(),
+        });
     }
 
     /// The region of this id.
@@ -228,6 +249,19 @@ impl Catalog {
     /// The size of this id.
     pub fn vm_config(&self, id: &str) -> Option<&VmConfig> {
         self.vm_configs.iter().find(|c| c.id == id)
+    }
+
+    /// Sizes that have GPUs of a model, by its id or name, or by the size's.
+    pub fn of_gpu_model<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a VmConfig> {
+        let names = move |config: &&VmConfig| [&config.id, &config.name].into_iter().any(|name| name == model);
+        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0 && config.gpu_model.is_some());
+        with.filter(move |config| config.gpu_model.as_deref() == Some(model) || names(config))
+    }
+
+    /// Models of GPUs on offer, each once, as sizes name them.
+    pub fn gpu_models(&self) -> BTreeSet<&str> {
+        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0);
+        with.filter_map(|config| config.gpu_model.as_deref()).collect()
     }
 
     /// The plan of this id.
@@ -252,6 +286,8 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use berth_domain::host::gpu::{Kind, Place, Whole};
+
     use super::*;
 
     fn gpu(model: &str, unavailable: Option<&str>) -> Gpu {
@@ -266,12 +302,45 @@ mod tests {
             functions: vec![address],
             driver: None,
             unavailable: unavailable.map(Into::into),
+            part_of: None,
+            kinds: Vec::new(),
+            parts: Vec::new(),
         }
+    }
+
+    fn at(bus: usize, gpu: Gpu) -> Gpu {
+        Gpu { address: format!("0000:{bus:02x}:00.0").parse().unwrap(), ..gpu }
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_is_a_size_of_its_own() {
+        let kind = |id: &str, most, places: usize| Kind {
+            id: id.parse().unwrap(),
+            model: format!("nvidia-a100-{id}"),
+            name: id.into(),
+            is_mediated: true,
+            most,
+            places: vec![Place { at: "0000:41:00.0".parse().unwrap(), free: 1 }; places],
+        };
+        let kinds = vec![kind("1-5c", 7, 1), kind("3-20c", 2, 1), kind("7-40c", 1, 0)];
+        let parts = Gpu { kinds, ..gpu("a100", Some("handed out in parts")) };
+        let whole = Whole { address: "0000:61:00.0".parse().unwrap(), parts: 2 };
+        let half = |bus| at(bus, Gpu { part_of: Some(whole), ..gpu("mi210-1-2", None) });
+        let gpus = [parts, at(2, half(2)), half(3)];
+        let share = Share::of(128, 512 << 10, &gpus);
+        assert_eq!((share.vcpu, share.memory_mb), (48, 192 << 10), "of two GPUs");
+        let catalog = Catalog::default().with_gpus(&gpus, share);
+        let told: Vec<_> = catalog.vm_configs[4..]
+            .iter()
+            .map(|config| (config.id.as_str(), config.vcpu, config.memory_mb >> 10, config.gpu_max))
+            .collect();
+        assert_eq!(told, [("mi210-1-2", 24, 96, 2), ("nvidia-a100-1-5c", 6, 27, 1), ("nvidia-a100-3-20c", 24, 96, 1)]);
+        assert_eq!(share.of_part(1000), Share { vcpu: 1, memory_mb: 1024 });
     }
 
     #[test]
     fn a_gpu_s_share_is_three_quarters_in_whole_gib() {
-        let gpus = |count: usize| vec![gpu("l4", None); count];
+        let gpus = |count: usize| (0..count).map(|bus| at(bus, gpu("l4", None))).collect::<Vec<_>>();
         let share = |cores, memory_mb, count| {
             let Share { vcpu, memory_mb } = Share::of(cores, memory_mb, &gpus(count));
             (vcpu, memory_mb)
@@ -279,7 +348,7 @@ mod tests {
         assert_eq!(share(128, 1 << 20, 8), (12, 96 << 10));
         assert_eq!((share(1, 512, 2), share(1, 2048, 1)), ((1, 1024), (1, 1024)));
         assert_eq!((share(4096, 1 << 30, 1), share(4, 8192, 0)), ((256, 4096 << 10), (3, 6144)));
-        let broken = [gpu("l4", None), gpu("l4", Some("broken"))];
+        let broken = [gpu("l4", None), at(2, gpu("l4", Some("broken")))];
         assert_eq!(Share::of(4, 8192, &broken).vcpu, 3, "what nobody can have takes no share");
     }
 

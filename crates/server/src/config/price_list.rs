@@ -9,9 +9,11 @@ use crate::db::resource_usage::{DISK, SANDBOX, SNAPSHOT, plan_tariff};
 impl Config {
     /// What an hour of everything costs, under the names that the ledger uses.
     pub fn price_list(&self) -> Vec<(String, Price)> {
-        let Prices { disk_gb_hour, sandbox_vcpu_hour, sandbox_memory_gb_hour, snapshot_gb_hour } = self.prices;
+        let Prices { disk_gb_hour, sandbox_vcpu_hour, sandbox_memory_gb_hour, sandbox_gpu_hour, snapshot_gb_hour } =
+            self.prices;
         let stored = |amount: Amount| Price { disk_gb: amount.0, ..Price::default() };
-        let sandbox = Price { vcpu: sandbox_vcpu_hour.0, memory_gb: sandbox_memory_gb_hour.0, ..Price::default() };
+        let (vcpu, memory_gb, gpu) = (sandbox_vcpu_hour.0, sandbox_memory_gb_hour.0, sandbox_gpu_hour.0);
+        let sandbox = Price { vcpu, memory_gb, gpu, ..Price::default() };
         let plans = self.catalog.plans.iter().map(|plan| {
             let PlanPrice { vcpu_hour, memory_gb_hour, gpu_hour } = plan.price;
             let price = Price { vcpu: vcpu_hour.0, memory_gb: memory_gb_hour.0, gpu: gpu_hour.0, disk_gb: Nano(0) };

@@ -1,13 +1,15 @@
-//! Functions of hosts' devices that machines have for themselves.
+//! What machines have for themselves of hosts' GPUs.
 //!
-//! A row for each function, whose key is the host and the address: no function is ever two machines'. Who reserves for a
+//! A row for each function or part, whose key is the host and what no two machines have at a time: the address of the function, or the
+//! UUID that a part is made by. It is older than the part. Who reserves for a
 //! machine writes them in that transaction, and whoever has a machine hold nothing any more removes them in that one, once
 //! the host has the devices back.
 
 use std::collections::BTreeSet;
 
-use berth_domain::host::gpu::PciAddress;
+use berth_domain::host::gpu::Device;
 use berth_domain::ids::{HostId, MachineId};
+use berth_domain::machine::{Owner, OwnerKind};
 
 use super::record;
 use super::{DbError, FromRow, On, Row, Tx, sql};
@@ -16,47 +18,56 @@ use crate::columns;
 /// The table.
 const TABLE: &str = "machine_gpus";
 
-/// A function that a machine has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What of them is read.
+const SELECT: &str = "SELECT g.host_id, g.address, g.device, g.machine_id, m.owner_kind, m.owner_id \
+                      FROM machine_gpus g JOIN machines m ON m.id = g.machine_id";
+
+/// A device that a machine has.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The host.
     pub host: HostId,
-    /// Where it is there.
-    pub address: PciAddress,
+    /// Which it is there.
+    pub device: Device,
     /// Who has it.
     pub machine: MachineId,
+    /// Whose machine that is.
+    pub owner: Owner,
 }
 
 impl FromRow for Held {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { host: row.parsed("host_id")?, address: row.parsed("address")?, machine: row.parsed("machine_id")? })
+        // A row of an older version has a function alone.
+        let device = row.opt_parsed("device")?;
+        let device = device.map_or_else(|| row.parsed("address"), Ok)?;
+        let owner = Owner::new(row.word("owner_kind", OwnerKind::parse)?, row.parsed("owner_id")?);
+        Ok(Self { host: row.parsed("host_id")?, device, machine: row.parsed("machine_id")?, owner })
     }
 }
 
-/// All functions of all hosts that machines have.
+/// All devices of all hosts that machines have.
 pub async fn all(on: impl On) -> Result<Vec<Held>, DbError> {
-    sql("SELECT host_id, address, machine_id FROM machine_gpus ORDER BY host_id, address").fetch_all(on).await
+    sql(format!("{SELECT} ORDER BY g.host_id, g.address")).fetch_all(on).await
 }
 
-/// Functions of a host that machines have.
-pub async fn held(on: impl On, host: HostId) -> Result<BTreeSet<PciAddress>, DbError> {
-    let rows = sql("SELECT host_id, address, machine_id FROM machine_gpus WHERE host_id = $1");
-    let rows: Vec<Held> = rows.bind(host).fetch_all(on).await?;
-    Ok(rows.into_iter().map(|held| held.address).collect())
+/// Devices of a host that machines have.
+pub async fn held(on: impl On, host: HostId) -> Result<BTreeSet<Device>, DbError> {
+    let rows: Vec<Held> = sql(format!("{SELECT} WHERE g.host_id = $1")).bind(host).fetch_all(on).await?;
+    Ok(rows.into_iter().map(|held| held.device).collect())
 }
 
-/// Functions that a machine has, in the order of the buses.
-pub async fn of_machine(on: impl On, machine: MachineId) -> Result<Vec<PciAddress>, DbError> {
-    let rows = sql("SELECT host_id, address, machine_id FROM machine_gpus WHERE machine_id = $1");
-    let rows: Vec<Held> = rows.bind(machine).fetch_all(on).await?;
-    let ordered: BTreeSet<_> = rows.into_iter().map(|held| held.address).collect();
+/// Devices that a machine has, functions in the order of the buses.
+pub async fn of_machine(on: impl On, machine: MachineId) -> Result<Vec<Device>, DbError> {
+    let rows: Vec<Held> = sql(format!("{SELECT} WHERE g.machine_id = $1")).bind(machine).fetch_all(on).await?;
+    let ordered: BTreeSet<_> = rows.into_iter().map(|held| held.device).collect();
     Ok(ordered.into_iter().collect())
 }
 
-/// Has a machine have functions that nobody has.
-pub async fn reserve(tx: &mut Tx, host: HostId, machine: MachineId, functions: &[PciAddress]) -> Result<(), DbError> {
-    for address in functions {
-        let row = columns! { "host_id": host, "address": address.to_string(), "machine_id": machine };
+/// Has a machine have devices that nobody has.
+pub async fn reserve(tx: &mut Tx, host: HostId, machine: MachineId, devices: &[Device]) -> Result<(), DbError> {
+    for device in devices {
+        let (key, device) = (device.key(), device.to_string());
+        let row = columns! { "host_id": host, "address": key, "device": device, "machine_id": machine };
         record::insert(TABLE, row).execute(&mut *tx).await?;
     }
     Ok(())
@@ -79,7 +90,6 @@ pub async fn leave_others(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
 #[cfg(test)]
 mod tests {
     use berth_domain::ids::VmId;
-    use berth_domain::machine::Owner;
     use uuid::Uuid;
 
     use super::*;
@@ -102,8 +112,34 @@ mod tests {
         machine.id
     }
 
-    fn at(bus: u8) -> PciAddress {
+    fn at(bus: u8) -> Device {
         format!("0000:{bus:02x}:00.0").parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_part_is_one_machine_s_by_what_it_is_made_by() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let mut tx = db.begin().await.unwrap();
+        let here = host(&mut tx).await;
+        let (one, two) = (machine(&mut tx).await, machine(&mut tx).await);
+        let device = |text: &str| text.parse::<Device>().unwrap();
+        let mediated = |number: u128| device(&format!("0000:41:00.0/nvidia-474/{}", Uuid::from_u128(number)));
+        reserve(&mut tx, here, one, &[mediated(1), mediated(2), device("0000:61:00.4/1414")]).await.unwrap();
+        assert!(reserve(&mut tx, here, two, &[mediated(1)]).await.is_err());
+        // A function is one part, whatever its kind.
+        assert!(reserve(&mut tx, here, two, &[device("0000:61:00.4/1428")]).await.is_err());
+        assert!(reserve(&mut tx, here, two, &[device("0000:61:00.4")]).await.is_err());
+        reserve(&mut tx, here, two, &[mediated(3)]).await.unwrap();
+        let of_one = of_machine(&mut tx, one).await.unwrap();
+        assert_eq!(of_one, [mediated(1), mediated(2), device("0000:61:00.4/1414")]);
+        // One that was written before there were parts.
+        sql("UPDATE machine_gpus SET device = NULL, address = '0000:01:00.0' WHERE machine_id = $1")
+            .bind(two)
+            .execute(&mut tx)
+            .await
+            .unwrap();
+        assert_eq!(of_machine(&mut tx, two).await.unwrap(), [at(1)]);
     }
 
     #[tokio::test]

@@ -1,5 +1,7 @@
 //! VMs with GPUs: sizes by what the host has, which devices a machine gets, and when others get them.
 
+use std::slice;
+
 use berth_domain::host::gpu::Gpu;
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
@@ -176,9 +178,9 @@ async fn an_administrator_sees_who_has_which_gpu_and_why_one_is_nobody_s() {
     let hosts = platform.admin.get("/api/v1/admin/hosts").await.body;
     let expected = json!([
         {"address": FIRST, "model": MODEL, "name": "Example 9000", "iommu_group": 1, "numa_node": 1, "vm_id": id,
-         "unavailable": null},
+         "sandbox_id": null, "unavailable": null, "kinds": [], "parts": []},
         {"address": SECOND, "model": MODEL, "name": "Example 9000", "iommu_group": 2, "numa_node": 2, "vm_id": null,
-         "unavailable": "its reset failed after a machine had it"},
+         "sandbox_id": null, "unavailable": "its reset failed after a machine had it", "kinds": [], "parts": []},
     ]);
     assert_eq!(hosts["data"][0]["gpus"], expected);
 }
@@ -252,6 +254,70 @@ async fn no_device_is_two_machines_whatever_happens() {
         let left = (platform.engine.clashes(), platform.engine.assigned(), held(&platform).await);
         assert_eq!(left, (0, 0, 0), "of {seed}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_of_a_gpu_is_one_machine_s_and_is_known_before_it_is_made() {
+    let platform = Platform::start().await;
+    platform.engine.divide_gpu(FIRST, &[("small", 2), ("large", 1)]);
+    let platform = platform.restart().await;
+    let caller = platform.admin.clone();
+    let sizes = platform.admin.get("/api/v1/vm_configs").await;
+    let offered = sizes.body["data"].as_array().expect("sizes").iter().filter(|size| size["gpu_max"] == 1);
+    assert_eq!(
+        offered.map(|size| size["id"].as_str()).collect::<Vec<_>>(),
+        [Some("example-small"), Some("example-large")]
+    );
+    let of = |name: &str, model: &str| {
+        let mut body = body(name, 1);
+        body["vm_config_id"] = json!(model);
+        body
+    };
+    let mut two = of("two", "example-small");
+    two["gpu_config_count"] = json!(2);
+    assert!(caller.post("/vms", two).await.names("gpu_config_count"), "one part at most");
+    // A start that fails has its part known, by the row, before the host hears of it.
+    platform.engine.refuse("start", EngineError::Transient("not now".into()));
+    let one = caller.create_vm(of("one", "example-small")).await;
+    caller.until("its part", async |_| held(&platform).await == 1).await;
+    let promised = machine_gpu::all(&platform.app().db).await.expect("rows").remove(0).device.to_string();
+    assert_eq!(platform.engine.assigned(), 0);
+    platform.engine.allow("start");
+    platform.advance(60);
+    caller.reaches(&one, "running").await;
+    assert_eq!(devices(&platform, &one), slice::from_ref(&promised));
+    assert!(promised.starts_with("0000:01:00.0/small/"), "{promised}");
+    let other = caller.create_vm(of("other", "example-small")).await;
+    caller.reaches(&other, "running").await;
+    assert_ne!(devices(&platform, &other), slice::from_ref(&promised));
+    // Both kinds are sizes while the host has no room for either.
+    let platform = platform.crash_and_restart().await;
+    let caller = platform.admin.clone();
+    for model in ["example-small", "example-large"] {
+        let more = caller.create_vm(of("more", model)).await;
+        let lacks = format!("this region has 0 free GPUs of the model {model}, and 1 would be needed");
+        assert_eq!(fails(&platform, &more).await, format!("insufficient_capacity: {lacks}"));
+    }
+    let hosts = platform.admin.get("/api/v1/admin/hosts").await.body;
+    let gpu = &hosts["data"][0]["gpus"][0];
+    let kinds = json!([
+        {"model": "example-small", "name": "Example small", "free": 0, "most": 2},
+        {"model": "example-large", "name": "Example large", "free": 0, "most": 1},
+    ]);
+    assert_eq!(gpu["kinds"], kinds);
+    let parts = gpu["parts"].as_array().expect("parts");
+    assert_eq!(parts.len(), 2);
+    assert!(
+        parts.contains(&json!({"part": promised, "model": "example-small", "vm_id": one, "sandbox_id": null})),
+        "{parts:?}"
+    );
+    for id in [&one, &other] {
+        caller.delete(&format!("/vms/{id}")).await;
+        caller.gone(id).await;
+    }
+    let large = caller.create_vm(of("large", "example-large")).await;
+    caller.reaches(&large, "running").await;
+    assert_eq!((held(&platform).await, platform.engine.clashes()), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,6 +42,7 @@ mod reinstall;
 mod rescue;
 mod resource_usage;
 mod sandbox;
+mod sandbox_gpu;
 mod sandbox_life;
 mod sandbox_snapshot;
 mod sandbox_walk;

@@ -55,6 +55,7 @@ fn network() -> NetworkPolicy {
 
 fn spec(machine: MachineId, layers: &[LayerId], from: From) -> StartSpec {
     StartSpec {
+        gpus: Vec::new(),
         id: machine,
         guest: "a-sandbox".into(),
         generation: 3,

@@ -28,6 +28,8 @@ pub const WORDS: Words = &[
     ("idle_timeout_seconds", "--idle-timeout"),
     ("on_timeout", "--on-timeout"),
     ("network_ids", "--network"),
+    ("gpu_config_count", "--gpus"),
+    ("gpu_model", "--gpu-model"),
     ("network.egress", "--egress"),
     ("network.allow", "--allow"),
     ("network.deny", "--deny"),
@@ -75,6 +77,12 @@ pub struct Origin {
     /// It belongs to no network, whatever its snapshot's sandbox did
     #[arg(long, conflicts_with = "networks")]
     no_networks: bool,
+    /// GPUs that it has for itself; it boots then, and no memory of it is kept
+    #[arg(long, value_name = "COUNT")]
+    gpus: Option<i64>,
+    /// Their model, as sizes name it: berth catalog; needed only where several are on offer
+    #[arg(long, value_name = "MODEL", requires = "gpus")]
+    gpu_model: Option<String>,
     #[command(flatten)]
     network: NetworkArgs,
 }
@@ -182,6 +190,8 @@ impl Origin {
             name: self.name,
             metadata: pairs::pairs(&self.metadata, "metadata")?,
             network: self.network.network(),
+            gpu_config_count: self.gpus,
+            gpu_model: self.gpu_model,
             network_ids: (self.no_networks || !self.networks.is_empty()).then_some(networks),
             ..CreateSandbox::default()
         })

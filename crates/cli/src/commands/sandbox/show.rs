@@ -72,6 +72,7 @@ pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) 
             ("cpus", number(sandbox, "vcpu", "")),
             ("memory", number(sandbox, "memory_mb", " MiB")),
             ("disk", number(sandbox, "disk_gb", " GiB")),
+            ("gpus", gpus(sandbox)),
             ("metadata", metadata.join(" ")),
             ("networks", memberships(&sandbox.networks)),
             ("egress", egress(sandbox)),
@@ -88,6 +89,11 @@ pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) 
 
 fn number(sandbox: &Sandbox, field: &str, unit: &str) -> String {
     sandbox.more.get(field).filter(|value| value.is_number()).map(|n| format!("{n}{unit}")).unwrap_or_default()
+}
+
+fn gpus(sandbox: &Sandbox) -> String {
+    let count = sandbox.more.get("gpu_config_count").and_then(Value::as_i64).filter(|count| *count > 0);
+    count.map(|count| format!("{count} {}", word(sandbox, "gpu_model"))).unwrap_or_default()
 }
 
 fn word(sandbox: &Sandbox, field: &str) -> String {

@@ -1,89 +1,13 @@
 //! Which GPUs a host has, and which of them can be handed out.
 
-use std::collections::BTreeSet;
-
-use super::names::{AMD, named};
-use super::{Gpu, PciAddress};
-
-/// The driver that hands a device to a program (Linux, `Documentation/driver-api/vfio.rst`).
-pub const VFIO: &str = "vfio-pci";
-
-/// What sysfs says of a PCI function (Linux, `Documentation/ABI/testing/sysfs-bus-pci`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
-    /// Where it is.
-    pub address: PciAddress,
-    /// What it is: class, subclass and interface, a byte each.
-    pub class: u32,
-    /// Its maker.
-    pub vendor: u16,
-    /// Its model, by its maker's counting.
-    pub device: u16,
-    /// The maker of the card, and the card.
-    pub subsystem: (u16, u16),
-    /// Its IOMMU group.
-    pub group: Option<u32>,
-    /// Its node of memory and processors.
-    pub numa_node: Option<u32>,
-    /// The driver that it has.
-    pub driver: Option<String>,
-    /// Whether the firmware showed the host's start on it (`boot_vga`).
-    pub is_boot_screen: bool,
-    /// Whether it is a part of another function, which that one made (SR-IOV).
-    pub is_virtual: bool,
-    /// How many parts it is divided into (SR-IOV).
-    pub virtual_functions: u32,
-    /// Whether the kernel knows how to reset it.
-    pub has_reset: bool,
-    /// Bytes of its memory that lie above 4 GiB in a machine's address space.
-    pub large_bytes: u64,
-}
-
-/// What there is on a host to hand devices out by.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// Whether there are IOMMU groups.
-    pub has_iommu: bool,
-    /// Whether the kernel has [`VFIO`] at hand.
-    pub has_vfio: bool,
-    /// Whether the service may give devices another driver.
-    pub may_bind: bool,
-    /// Groups of which the service may open the device file, `/dev/vfio/<group>`.
-    pub opened: BTreeSet<u32>,
-}
-
-/// Makers of the screens of servers' controllers and of virtual machines (pci-ids.ucw.cz): ASPEED, Matrox, QEMU (by two
-/// numbers), virtio, Cirrus, VMware, Microsoft, VirtualBox. They compute nothing.
-const SCREENS: [u16; 9] = [0x1a03, 0x102b, 0x1234, 0x1b36, 0x1af4, 0x1013, 0x15ad, 0x1414, 0x80ee];
-/// Bridges between buses, by class and subclass. They stay with the host, whatever their group (Linux,
-/// `vfio_dev_viable`).
-const BRIDGES: [u32; 2] = [0x0604, 0x0609];
-
-impl Function {
-    /// Whether it is a GPU: one with a screen, a 3D controller, another display controller, or what AMD's newer ones call
-    /// themselves, a processing accelerator.
-    pub fn is_gpu(&self) -> bool {
-        match self.class >> 8 {
-            _ if SCREENS.contains(&self.vendor) => false,
-            0x0300 | 0x0302 | 0x0380 => true,
-            0x1200 => self.vendor == AMD,
-            _ => false,
-        }
-    }
-
-    fn is_bridge(&self) -> bool {
-        BRIDGES.contains(&(self.class >> 8))
-    }
-
-    /// The driver by which the host uses it.
-    fn used_by(&self) -> Option<&str> {
-        self.driver.as_deref().filter(|driver| *driver != VFIO)
-    }
-}
+use super::function::{Facts, Function, VFIO};
+use super::kinds::{self, kinds};
+use super::names::{NVIDIA, named, one_of};
+use super::{Gpu, Part, Whole};
 
 /// The GPUs among a host's functions, in the order of the buses. `list` is the host's list of PCI ids, or empty.
 pub fn inventory(functions: &[Function], facts: &Facts, list: &str) -> Vec<Gpu> {
-    let gpus = functions.iter().filter(|function| function.is_gpu());
+    let gpus = functions.iter().filter(|function| function.is_gpu() && !function.is_mere_place(functions));
     let mut found: Vec<_> = gpus.map(|gpu| entry(gpu, functions, facts, list)).collect();
     found.sort_by_key(|gpu| gpu.address);
     found
@@ -91,9 +15,19 @@ pub fn inventory(functions: &[Function], facts: &Facts, list: &str) -> Vec<Gpu> 
 
 fn entry(gpu: &Function, all: &[Function], facts: &Facts, list: &str) -> Gpu {
     let group = Group::of(gpu, all);
+    let part_of = whole(gpu, all);
     let (model, name) = named(gpu.vendor, gpu.device, list);
+    let (model, name) = part_of.map_or_else(|| (model, name.clone()), |whole| one_of(&name, whole.parts));
     let mut functions: Vec<_> = group.handed_out.iter().map(|function| function.address).collect();
     functions.sort_unstable();
+    let members = members(gpu, all);
+    let is_here = |part: &&Part| members.iter().any(|function| function.address == part.at);
+    let parts: Vec<_> = facts.parts.iter().filter(is_here).cloned().collect();
+    let (unavailable, kinds) = match (kinds(&members, &parts), kinds::obstacle(&members)) {
+        (kinds, _) if kinds.is_empty() => (own_obstacle(gpu).or_else(|| group.obstacle(gpu, facts)), kinds),
+        (_, Some(why)) => (Some(why), Vec::new()),
+        (kinds, None) => (Some("its driver makes parts of it, and it is handed out in those".into()), kinds),
+    };
     Gpu {
         address: gpu.address,
         model,
@@ -103,8 +37,30 @@ fn entry(gpu: &Function, all: &[Function], facts: &Facts, list: &str) -> Gpu {
         numa_node: gpu.numa_node,
         functions,
         driver: gpu.driver.clone(),
-        unavailable: own_obstacle(gpu).or_else(|| group.obstacle(gpu, facts)),
+        unavailable,
+        part_of,
+        kinds,
+        parts,
     }
+}
+
+/// What a virtual function is a part of.
+fn whole(gpu: &Function, all: &[Function]) -> Option<Whole> {
+    let address = gpu.physical?;
+    let physical = all.iter().find(|function| function.address == address);
+    Some(Whole { address, parts: physical.map_or(1, |function| function.virtual_functions).max(1) })
+}
+
+/// The functions at which parts of a GPU are made. One that the IOMMU does not tell from another is none that is given to a
+/// machine itself.
+fn members<'a>(gpu: &'a Function, all: &'a [Function]) -> Vec<&'a Function> {
+    let is_apart = |function: &&Function| {
+        let is_given = function.offers.iter().any(|offer| !offer.is_mediated);
+        let is_shared = || all.iter().any(|other| other.address != function.address && other.group == function.group);
+        !is_given || function.group.is_some() && !is_shared()
+    };
+    let divided = all.iter().filter(|function| function.physical == Some(gpu.address));
+    std::iter::once(gpu).chain(divided).filter(is_apart).collect()
 }
 
 /// What the IOMMU cannot tell apart.
@@ -172,16 +128,25 @@ impl<'a> Group<'a> {
     }
 }
 
-/// What of the GPU itself keeps it from being handed out.
+/// What of the GPU itself keeps it from being handed out whole.
 fn own_obstacle(gpu: &Function) -> Option<String> {
-    if gpu.is_virtual {
-        return Some("it is a part of another one; only whole GPUs are handed out".into());
+    let at = gpu.address;
+    if gpu.physical.is_some() && gpu.vendor == NVIDIA {
+        return Some("it is a part of another GPU, whose driver says of no kind that it makes it of this part".into());
     }
     if gpu.virtual_functions > 0 {
-        let (parts, at) = (gpu.virtual_functions, gpu.address);
+        let parts = gpu.virtual_functions;
         return Some(format!(
-            "it is divided into {parts} parts, and only whole GPUs are handed out; type: \
+            "it is divided into {parts} parts, of which those are handed out that can be; to hand it out whole, type: \
              echo 0 | sudo tee /sys/bus/pci/devices/{at}/sriov_numvfs"
+        ));
+    }
+    if gpu.mig_instances > 0 {
+        let count = gpu.mig_instances;
+        return Some(format!(
+            "it is divided into {count} MIG instances, which nvidia-smi shows and programs of this host use: no VM can \
+             have one without NVIDIA's vGPU Manager, which shows them as kinds in sysfs; to hand the GPU out whole, type: \
+             sudo nvidia-smi mig -i {at} -dci; sudo nvidia-smi mig -i {at} -dgi; sudo nvidia-smi -i {at} -mig 0"
         ));
     }
     // The next machine would find in its memory what the last one left there.

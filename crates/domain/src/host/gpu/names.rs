@@ -62,7 +62,28 @@ pub fn named(vendor: u16, device: u16, list: &str) -> (String, String) {
     (id_of(&name), name)
 }
 
+/// The id and the name of a virtual function, by the name of its model and how many functions its GPU is divided into.
+pub(super) fn one_of(name: &str, parts: u32) -> (String, String) {
+    let end = format!("-1-{parts}");
+    let id = cut(name, LONGEST - end.len());
+    (id + &end, format!("{name} 1/{parts}"))
+}
+
+/// The id and the name of a kind of parts, by its maker's number and what its driver calls it.
+pub(super) fn of_kind(vendor: u16, name: &str) -> (String, String) {
+    let maker = MAKERS.iter().find(|known| known.0 == vendor).map(|known| known.1);
+    let name = match maker.filter(|maker| !name.starts_with(maker)) {
+        Some(maker) => format!("{maker} {name}"),
+        None => name.to_owned(),
+    };
+    (id_of(&name), name)
+}
+
 fn id_of(name: &str) -> String {
+    cut(name, LONGEST)
+}
+
+fn cut(name: &str, longest: usize) -> String {
     let mut id = String::new();
     for c in name.chars().flat_map(char::to_lowercase) {
         if c.is_ascii_alphanumeric() {
@@ -70,7 +91,7 @@ fn id_of(name: &str) -> String {
         } else if !id.is_empty() && !id.ends_with('-') {
             id.push('-');
         }
-        if id.len() == LONGEST {
+        if id.len() == longest {
             break;
         }
     }
@@ -111,6 +132,17 @@ mod tests {
             assert_eq!(named(vendor, device, LIST), (id.to_owned(), name.to_owned()));
         }
         assert_eq!(named(AMD, 0x74a1, "").0, "amd-instinct-mi300x");
+    }
+
+    #[test]
+    fn a_part_is_called_after_what_it_is_a_part_of() {
+        let named = |(id, name): (String, String), expected: (&str, &str)| assert_eq!((&*id, &*name), expected);
+        named(of_kind(NVIDIA, "NVIDIA A100-1-5C"), ("nvidia-a100-1-5c", "NVIDIA A100-1-5C"));
+        named(of_kind(NVIDIA, "GRID T4-2B4"), ("nvidia-grid-t4-2b4", "NVIDIA GRID T4-2B4"));
+        named(of_kind(INTEL, "GVTg_V5_4"), ("intel-gvtg-v5-4", "Intel GVTg_V5_4"));
+        named(of_kind(0x1ed5, "X 1"), ("x-1", "X 1"));
+        named(one_of("AMD Instinct MI210", 4), ("amd-instinct-mi210-1-4", "AMD Instinct MI210 1/4"));
+        assert_eq!(one_of(&"a".repeat(LONGEST), 16).0, format!("{}-1-16", "a".repeat(LONGEST - 5)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::slice;
 
 use proptest::prelude::*;
+use uuid::Uuid;
 
 use super::*;
 
@@ -23,10 +24,12 @@ fn function(address: &str, group: u32) -> Function {
         numa_node: Some(0),
         driver: Some("nvidia".into()),
         is_boot_screen: false,
-        is_virtual: false,
+        physical: None,
         virtual_functions: 0,
         has_reset: true,
         large_bytes: 1 << 37,
+        offers: Vec::new(),
+        mig_instances: 0,
     }
 }
 
@@ -35,7 +38,7 @@ fn sound(address: &str, group: u32) -> Function {
 }
 
 fn prepared() -> Facts {
-    Facts { has_iommu: true, has_vfio: true, may_bind: true, opened: BTreeSet::new() }
+    Facts { has_iommu: true, has_vfio: true, may_bind: true, ..Facts::default() }
 }
 
 fn functions_of(gpu: &Gpu) -> Vec<String> {
@@ -135,7 +138,9 @@ fn what_cannot_be_handed_out_says_why() {
     says(slice::from_ref(&gpu), &Facts { has_vfio: false, ..prepared() }, "sudo modprobe vfio-pci");
     says(&[Function { has_reset: false, ..gpu.clone() }], &prepared(), "no way to reset it");
     says(&[Function { virtual_functions: 2, ..gpu.clone() }], &prepared(), "0000:01:00.0/sriov_numvfs");
-    says(&[Function { is_virtual: true, ..gpu.clone() }], &prepared(), "only whole GPUs");
+    says(&[Function { physical: Some(at("0000:09:00.0")), ..gpu.clone() }], &prepared(), "says of no kind");
+    let divided = Function { mig_instances: 7, ..gpu.clone() };
+    says(&[divided], &prepared(), "7 MIG instances, which nvidia-smi shows and programs of this host use");
     let stuck = Function { has_reset: false, ..function("0000:02:00.0", 7) };
     says(&[gpu.clone(), stuck], &prepared(), "0000:02:00.0 is in its IOMMU group, and of that one: the kernel knows");
     // What the operator has given away is not the host's.
@@ -178,9 +183,12 @@ fn gpu(bus: u32, group: u32, node: u32) -> Function {
     Function { numa_node: Some(node), ..function(&format!("0000:{bus:02x}:00.0"), group) }
 }
 
+fn held_by_others(devices: &[&str]) -> BTreeSet<Device> {
+    devices.iter().map(|text| text.parse().expect("a device")).collect()
+}
+
 fn chosen(gpus: &[Gpu], held: &[&str], count: usize) -> Option<Vec<String>> {
-    let held = held.iter().map(|text| at(text)).collect();
-    let found = choose(gpus, &held, "nvidia-h100-sxm5-80gb", count)?;
+    let found = choose(gpus, &held_by_others(held), "nvidia-h100-sxm5-80gb", count, || unreachable!("they are whole"))?;
     Some(found.iter().map(ToString::to_string).collect())
 }
 
@@ -193,7 +201,7 @@ fn those_of_one_node_are_preferred_and_none_is_wasted() {
     assert_eq!(chosen(&gpus, &["0000:01:00.0", "0000:04:00.0"], 2), some(&["02", "03"]));
     assert_eq!(chosen(&gpus, &["0000:01:00.0", "0000:02:00.0"], 3), some(&["03", "04", "05"]));
     assert_eq!((chosen(&gpus, &[], 5).map(|all| all.len()), chosen(&gpus, &[], 6)), (Some(5), None));
-    assert_eq!(choose(&gpus, &BTreeSet::new(), "another", 1), None);
+    assert_eq!(choose(&gpus, &BTreeSet::new(), "another", 1, Uuid::nil), None);
     // A group of two is taken for one only where nothing else is left.
     let host = [gpu(1, 1, 0), gpu(2, 1, 0), gpu(3, 3, 1)];
     let gpus = inventory(&host, &prepared(), "");
@@ -201,7 +209,7 @@ fn those_of_one_node_are_preferred_and_none_is_wasted() {
     assert_eq!(chosen(&gpus, &["0000:03:00.0"], 1), some(&["01", "02"]));
     assert_eq!(chosen(&gpus, &[], 2), some(&["01", "02"]));
     assert_eq!(chosen(&gpus, &["0000:01:00.0"], 2), None, "half a group is nobody's");
-    let told = shortage(&gpus, &BTreeSet::from([at("0000:01:00.0")]), "nvidia-h100-sxm5-80gb", 2);
+    let told = shortage(&gpus, &held_by_others(&["0000:01:00.0"]), "nvidia-h100-sxm5-80gb", 2);
     assert_eq!(told, "this region has 1 free GPUs of the model nvidia-h100-sxm5-80gb, and 2 would be needed");
 }
 
@@ -228,17 +236,17 @@ proptest! {
             }
         }
         let gpus = inventory(&host, &prepared(), "");
-        let held: BTreeSet<_> = gpus.iter()
+        let held: BTreeSet<Device> = gpus.iter()
             .filter(|gpu| gpu.group.is_some_and(|group| taken[group as usize - 1]))
-            .map(|gpu| gpu.address).collect();
+            .map(|gpu| gpu.address.into()).collect();
         let free = gpus.len() - held.len();
-        match choose(&gpus, &held, "nvidia-h100-sxm5-80gb", count) {
+        match choose(&gpus, &held, "nvidia-h100-sxm5-80gb", count, Uuid::nil) {
             None => prop_assert!(free < count),
             Some(functions) => {
                 prop_assert!(functions.len() >= count);
                 prop_assert!(functions.iter().all(|f| !held.contains(f)));
                 for gpu in &gpus {
-                    let inside = gpu.functions.iter().filter(|f| functions.contains(f)).count();
+                    let inside = gpu.functions.iter().filter(|f| functions.contains(&Device::from(**f))).count();
                     prop_assert!(inside == 0 || inside == gpu.functions.len());
                 }
             }

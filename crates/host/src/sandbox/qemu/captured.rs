@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{LayerId, MemoryId};
+use berth_qemu::machine::Assigned;
 use berth_qemu::sandbox::{self, Begin, Capture, Layer};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -130,11 +131,9 @@ impl QemuSandboxes {
         let disk = Layer { path: dir.join("disk.qcow2"), id };
         sandbox::create_layer(&disk.path, "", about.disk_bytes).map_err(qemu_failed)?;
         let begin = self.guest()?.begin(self.accel().await?);
-        let part = Part { id, dir, disk: vec![disk], begin, slot: NOBODY };
+        let part = Part { id, dir, disk: vec![disk], begin, assigned: Assigned::default(), slot: NOBODY };
         sandbox::start(&self.machine_of(part, about).await?, || Ok(())).await.map_err(qemu_failed)?;
-        let stream = sandbox::connect_agent(dir).await.map_err(qemu_failed)?;
-        let session = agent::connect(stream, BOOT).await.map_err(transient)?;
-        drop(session);
+        booted(dir).await?;
         tokio::time::sleep(SETTLE).await;
         let memory = Some((boot_snapshot.memory(), boot_snapshot.state()));
         let memory_mb = u32::try_from(about.memory_mb).unwrap_or(0);
@@ -158,6 +157,12 @@ impl QemuSandboxes {
             }
         }
     }
+}
+
+/// Waits until the agent of a guest that boots answers.
+pub(super) async fn booted(dir: &Path) -> Result<()> {
+    let stream = sandbox::connect_agent(dir).await.map_err(qemu_failed)?;
+    agent::connect(stream, BOOT).await.map(drop).map_err(transient)
 }
 
 /// The folder in which a boot snapshot is made.

@@ -63,6 +63,9 @@ impl QemuSandboxes {
             }
             fault::point("sandbox.pause.captured").await.map_err(transient)?;
             self.end_machine(id).await?;
+        } else {
+            // One that ended by itself may still have a GPU.
+            self.gpus.give_back(id).await?;
         }
         let kept = memory.map(|id| self.places.memory(id)).filter(|memory| About::read(memory).is_some());
         Ok(Paused { memory_bytes: kept.as_ref().map(bytes_of) })

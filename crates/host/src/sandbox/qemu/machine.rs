@@ -10,18 +10,18 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use berth_domain::agent::control::{Boot, Identity, Interface};
 use berth_domain::ids::{LayerId, MachineId};
 use berth_egress::program::process;
-use berth_qemu::machine;
+use berth_qemu::machine::{self, Assigned};
 use berth_qemu::sandbox::{self, Begin, Layer};
 use uuid::Uuid;
 
-use super::captured::{About, agent_failed, begin};
+use super::captured::{About, agent_failed, begin, booted};
 use super::live::{Incarnation, Live};
 use super::places::Captured;
 use super::{MAC, QemuSandboxes};
 use crate::Result;
 use crate::error::{qemu_failed, transient};
-use crate::fault;
 use crate::sandbox::{From, Observed, StartSpec, Started};
+use crate::{fault, gpu};
 
 /// Where the guest finds its disk.
 pub(super) const DISK: &str = "/dev/vda";
@@ -38,13 +38,16 @@ pub(super) struct Part<'a> {
     pub disk: Vec<Layer>,
     /// How it begins.
     pub begin: Begin,
+    /// Devices of the host that it has for itself.
+    pub assigned: Assigned,
     /// Which of the users it runs as.
     pub slot: i64,
 }
 
 /// What a machine begins with, decided.
 struct Origin {
-    captured: Captured,
+    /// What it loads. One with a GPU boots, since nothing that was captured knows its devices.
+    captured: Option<Captured>,
     about: About,
     /// Whether it has its root file system already.
     booted: bool,
@@ -80,7 +83,7 @@ impl QemuSandboxes {
 
     async fn start_anew(&self, spec: &StartSpec, dir: &Path, before: Option<Incarnation>) -> Result<Started> {
         let start_slot = self.starting.take().await.map_err(transient)?;
-        let (mut incarnation, note) = self.launch(spec, before).await?;
+        let (mut incarnation, note) = self.launch_or_give_back(spec, before).await?;
         let started = self.identify(spec, dir, &mut incarnation).await?;
         drop(start_slot);
         Ok(Started { note, ..started })
@@ -98,6 +101,19 @@ impl QemuSandboxes {
         self.identify(spec, dir, &mut known).await
     }
 
+    /// Starts the process. Where that fails, the devices that it was to have are given back.
+    async fn launch_or_give_back(
+        &self,
+        spec: &StartSpec,
+        before: Option<Incarnation>,
+    ) -> Result<(Incarnation, Option<String>)> {
+        let launched = self.launch(spec, before).await;
+        if launched.is_err() && machine::find(&self.places.machine(spec.id), spec.id.0).is_none() {
+            self.gpus.give_back(spec.id).await?;
+        }
+        launched
+    }
+
     /// Starts the process. What runs is nobody yet.
     pub(super) async fn launch(
         &self,
@@ -110,7 +126,12 @@ impl QemuSandboxes {
         let mut incarnation = incarnation(spec, before, origin.booted)?;
         incarnation.write(dir).map_err(transient)?;
         let disk = spec.layers.iter().map(|id| self.layer(*id)).collect();
-        let part = Part { id: spec.id.0, dir, disk, begin: begin(&origin.captured), slot: spec.slot };
+        let begin = match &origin.captured {
+            Some(captured) => begin(captured),
+            None => self.guest()?.begin(self.accel().await?),
+        };
+        let assigned = self.gpus.take(spec.id, &spec.gpus, gpu::lives(&self.settings.host.data)).await?;
+        let part = Part { id: spec.id.0, dir, disk, begin, assigned, slot: spec.slot };
         let machine = self.machine_of(part, &origin.about).await?;
         sandbox::start(&machine, || {
             let Some((key, _)) = &incarnation.loading else { return Ok(()) };
@@ -121,6 +142,9 @@ impl QemuSandboxes {
         .await
         .map_err(qemu_failed)?;
         fault::point("sandbox.start.launched").await.map_err(transient)?;
+        if origin.captured.is_none() {
+            booted(dir).await?;
+        }
         Ok((incarnation, origin.note))
     }
 
@@ -135,6 +159,7 @@ impl QemuSandboxes {
             mac: MAC,
             begin: part.begin,
             accel: self.accel().await?,
+            assigned: part.assigned,
             jail: self.settings.host.machines.of_sandbox(part.slot),
             reads_memory: self.host().await?.reads_memory,
             qemu: self.settings.host.find_qemu()?,
@@ -148,17 +173,21 @@ impl QemuSandboxes {
     /// The memory that was asked for, if it can be had; else the boot snapshot.
     async fn origin(&self, spec: &StartSpec, before: Option<&Incarnation>) -> Result<Origin> {
         let mut about = self.about(spec).await?;
+        // What was captured knows no GPU. Tests have others boot, too.
+        if !spec.gpus.is_empty() || fault::point("sandbox.start.captured").await.is_err() {
+            return Ok(Origin { captured: None, about, booted: false, note: None });
+        }
         let mut note = None;
         if let From::Memory(id) = spec.from {
             about.layer = memory_layer(&self.places.memory(id));
             let is_over = before.is_some_and(|known| is_consumed(known, &load_key(spec, id.0)));
             match self.fitting(id, &about).filter(|_| !is_over) {
-                Some(captured) => return Ok(Origin { captured, about, booted: true, note }),
+                Some(captured) => return Ok(Origin { captured: Some(captured), about, booted: true, note }),
                 None => note = Some("Its memory could not be taken up again; it began from its disk.".into()),
             }
         }
         about.layer = None;
-        Ok(Origin { captured: self.boot_snapshot(&about).await?, about, booted: false, note })
+        Ok(Origin { captured: Some(self.boot_snapshot(&about).await?), about, booted: false, note })
     }
 
     /// What a capture has to be to load into a machine.
@@ -199,6 +228,7 @@ impl QemuSandboxes {
         let dir = self.places.machine(id);
         sandbox::stop(&dir, id.0).await.map_err(qemu_failed)?;
         process::end(&dir).await.map_err(transient)?;
+        self.gpus.give_back(id).await?;
         // From here on nobody misses it.
         match Incarnation::read(&dir).filter(|known| known.identified) {
             Some(known) => Incarnation { identified: false, ..known }.write(&dir).map_err(transient),

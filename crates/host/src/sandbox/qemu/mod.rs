@@ -22,12 +22,14 @@ mod start_slots;
 mod template;
 mod warm;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
+use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_oci::Registries;
@@ -44,6 +46,7 @@ use super::{
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
 use crate::generation::{self, Generations};
+use crate::gpu::Gpus;
 use crate::network::Switches;
 use crate::sandbox::agent::{ANSWER, Connection};
 use crate::{Result, lost};
@@ -76,6 +79,7 @@ pub struct QemuSandboxes {
     registries: Registries,
     lives: Lives,
     switches: Arc<Switches>,
+    gpus: Gpus,
     most_warm: usize,
     making_boot_snapshot: tokio::sync::Mutex<()>,
     starting: StartSlots,
@@ -99,6 +103,7 @@ impl QemuSandboxes {
     pub fn open(settings: Settings, clock: Clock, switches: Arc<Switches>) -> Self {
         Self {
             switches: switches.clone(),
+            gpus: Gpus::of_this_host(&settings.host.data).of_sandboxes(),
             generations: Generations::new(Places::new(&settings.host.data).machines()),
             places: Places::new(&settings.host.data),
             clock: clock.clone(),
@@ -116,6 +121,12 @@ impl QemuSandboxes {
             host: OnceCell::new(),
             stalled: Stalled::default(),
         }
+    }
+
+    /// The same, with the GPUs that another engine of this host hands out, too.
+    #[must_use]
+    pub fn sharing(self, gpus: &Gpus) -> Self {
+        Self { gpus: gpus.of_sandboxes(), ..self }
     }
 
     /// What machines boot. It is read and checked once; another one needs another start of the service.
@@ -214,6 +225,11 @@ impl SandboxEngine for QemuSandboxes {
         let reserve = self.settings.disk_reserve_gb.saturating_mul(1 << 30);
         let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.settings.host.memory_reserve_mb;
         Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })
+    }
+
+    async fn gpus(&self) -> Result<Vec<Gpu>> {
+        let gpus = self.gpus.clone();
+        tokio::task::spawn_blocking(move || gpus.inventory()).await.map_err(transient)
     }
 
     fn host_boot(&self) -> String {
@@ -351,7 +367,10 @@ impl SandboxEngine for QemuSandboxes {
     async fn scan(&self) -> Result<Found> {
         self.forget_boot_snapshots().await;
         self.generations.forget();
-        let (machines, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
+        let (found, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
+        // Whoever has nothing else may still have a GPU.
+        let machines: HashSet<_> = found.into_iter().chain(self.gpus.holders()).collect();
+        let machines = machines.into_iter().collect();
         let (layers, memories) = (self.layers_found()?, ids(&self.places.memories())?);
         Ok(Found { machines, builds, layers, memories, uploads: ids(&self.places.uploads())? })
     }

@@ -11,6 +11,7 @@ use berth_domain::agent::control::Boot;
 use berth_domain::ids::{LayerId, MachineId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_process::folder;
+use berth_qemu::machine::Assigned;
 use berth_qemu::sandbox::{self, Layer};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -173,7 +174,7 @@ impl QemuSandboxes {
         let below = below.iter().map(|id| self.layer(*id));
         let disk = std::iter::once(own).chain(below).collect();
         let begin = begin(&self.boot_snapshot(&about).await?);
-        let part = Part { id: machine.id, dir: &machine.dir, disk, begin, slot };
+        let part = Part { id: machine.id, dir: &machine.dir, disk, begin, assigned: Assigned::default(), slot };
         sandbox::start(&self.machine_of(part, &about).await?, || Ok(())).await.map_err(qemu_failed)
     }
 }

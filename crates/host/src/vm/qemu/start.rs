@@ -1,6 +1,5 @@
 //! Starting a machine: its process, with its seed and the devices that it has for itself, and its network.
 
-use berth_domain::ids::MachineId;
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::machine;
@@ -9,9 +8,9 @@ use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
 use super::boots::Begun;
 use super::bridged::Plugged;
 use super::{QemuEngine, network};
-use crate::Result;
 use crate::error::qemu_failed;
 use crate::vm::{DataDisk, MachineSpec, Open, Started};
+use crate::{Result, gpu};
 
 impl QemuEngine {
     /// Changes the ports and rules of a machine that runs.
@@ -63,9 +62,7 @@ impl QemuEngine {
 
     /// Starts a machine's process, with the devices that it has for itself.
     async fn start_process(&self, spec: &MachineSpec, plugged: Option<&Plugged<'_>>) -> Result<Begun> {
-        let machines = self.settings.host.data.join("machines");
-        let lives = move |id: MachineId| machine::find(&machines.join(id.to_string()), id.0).is_some();
-        let assigned = self.gpus.take(spec.id, &spec.gpus, lives).await?;
+        let assigned = self.gpus.take(spec.id, &spec.gpus, gpu::lives(&self.settings.host.data)).await?;
         let own = self.qemu_spec(spec, assigned).await?;
         let own = match plugged {
             Some(plugged) => machine::Spec { link: plugged.link.clone(), mtu: plugged.mtu, ..own },

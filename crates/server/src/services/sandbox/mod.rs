@@ -65,8 +65,10 @@ impl Sandboxes {
     pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>, host: HostId) -> Self {
         let warm = WarmPool::new(engine.most_warm());
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(&config.data_dir, config.lost.days));
-        let (began_at, overcommit, config) = (clock.now(), config.overcommit(), config.sandbox.clone());
-        Self { inner: Arc::new(Inner { db, clock, engine, config, overcommit, host, builds, warm, lost, began_at }) }
+        let (began_at, overcommit, catalog) = (clock.now(), config.overcommit(), config.catalog.clone());
+        let config = config.sandbox.clone();
+        let inner = Inner { db, clock, engine, config, catalog, overcommit, host, builds, warm, lost, began_at };
+        Self { inner: Arc::new(inner) }
     }
 
     /// Its routes.

@@ -10,7 +10,7 @@ use berth_host::sandbox::SandboxEngine;
 
 use super::under_way::Builds;
 use super::warm::WarmPool;
-use crate::config::Overcommit;
+use crate::config::{Catalog, Overcommit};
 use crate::db::Db;
 
 /// The sandbox service.
@@ -25,6 +25,7 @@ pub(super) struct Inner {
     pub clock: Clock,
     pub engine: Arc<dyn SandboxEngine>,
     pub config: crate::config::Sandbox,
+    pub catalog: Catalog,
     pub overcommit: Overcommit,
     pub host: HostId,
     pub builds: Builds,
@@ -63,6 +64,11 @@ impl Sandboxes {
     /// What is asked of warm machines.
     pub(in crate::services::sandbox) fn warm(&self) -> &WarmPool {
         &self.inner.warm
+    }
+
+    /// Sizes of VMs, which say what GPUs are on offer.
+    pub(in crate::services::sandbox) fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
     }
 
     pub(crate) fn overcommit(&self) -> Overcommit {

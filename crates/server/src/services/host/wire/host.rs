@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::host::gpu::{Gpu, PciAddress};
+use berth_domain::host::gpu::{Device, Gpu, Kind, PciAddress};
+use berth_domain::machine::Owner;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -62,8 +63,56 @@ pub struct GpuView {
     /// The VM that has it.
     #[schema(value_type = Option<uuid::Uuid>)]
     vm_id: Option<String>,
-    /// Why no VM can have it.
+    /// The sandbox that has it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    sandbox_id: Option<String>,
+    /// Why no VM can have it whole.
     unavailable: Option<String>,
+    /// Kinds of parts that VMs can have of it instead.
+    kinds: Vec<KindView>,
+    /// Parts of it that VMs have.
+    parts: Vec<PartView>,
+}
+
+/// A kind of parts of a GPU.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HostGpuKindResponse)]
+pub struct KindView {
+    /// Its model: the id of the size of VMs that has one.
+    #[schema(example = "nvidia-a100-1-5c")]
+    model: String,
+    /// Its model for people.
+    name: String,
+    /// How many the driver would make now.
+    free: u32,
+    /// How many the GPU has room for in all, if it is divided into this kind alone.
+    most: u32,
+}
+
+/// A part of a GPU that a VM has.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HostGpuPartResponse)]
+pub struct PartView {
+    /// The function that makes it, what its driver calls the kind, and its UUID if it is a mediated device.
+    #[schema(example = "0000:41:00.4/1414")]
+    part: String,
+    /// Its model; none while the driver does not say it.
+    model: Option<String>,
+    /// The VM that has it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    vm_id: Option<String>,
+    /// The sandbox that has it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    sandbox_id: Option<String>,
+}
+
+/// The ids of the VM and of the sandbox that has a device; one of them at most.
+fn owners(held: Option<&Held>) -> (Option<String>, Option<String>) {
+    match held.map(|held| held.owner) {
+        Some(Owner::Vm(id)) => (Some(id.to_string()), None),
+        Some(Owner::Sandbox(id)) => (None, Some(id.to_string())),
+        Some(Owner::Template(_) | Owner::Warm(_)) | None => (None, None),
+    }
 }
 
 /// What becomes of the machines of a host.
@@ -82,17 +131,8 @@ pub(crate) enum HostState {
 impl HostView {
     /// A host, and what machines have of all hosts' GPUs.
     pub fn of(row: HostRow, held: &[Held]) -> Self {
-        // A VM's machine is called as the VM is.
-        let holder = |gpu: &Gpu| held.iter().find(|held| (held.host, held.address) == (row.id, gpu.address));
-        let view = |gpu: &Gpu| GpuView {
-            address: gpu.address,
-            model: gpu.model.clone(),
-            name: gpu.name.clone(),
-            iommu_group: gpu.group,
-            numa_node: gpu.numa_node,
-            vm_id: holder(gpu).map(|held| held.machine.to_string()),
-            unavailable: gpu.unavailable.clone(),
-        };
+        let of_host = || held.iter().filter(|held| held.host == row.id);
+        let view = |gpu: &Gpu| GpuView::of(gpu, of_host());
         Self {
             gpus: row.gpus.iter().map(view).collect(),
             id: row.id.to_string(),
@@ -107,5 +147,48 @@ impl HostView {
             last_seen_at: row.last_seen,
             created_at: row.created_at,
         }
+    }
+}
+
+impl GpuView {
+    /// A GPU, and what machines have of those of its host.
+    fn of<'a>(gpu: &Gpu, held: impl Iterator<Item = &'a Held> + Clone) -> Self {
+        let whole = Device::Function(gpu.address);
+        let (vm_id, sandbox_id) = owners(held.clone().find(|held| held.device == whole));
+        let is_here = |at: PciAddress| {
+            let mut made = gpu.parts.iter().map(|part| part.at);
+            at == gpu.address
+                || made.any(|made| made == at)
+                || gpu.kinds.iter().flat_map(|kind| &kind.places).any(|place| place.at == at)
+        };
+        let part = |held: &Held| {
+            let part = held.device.part().filter(|part| is_here(part.at))?;
+            let (vm_id, sandbox_id) = owners(Some(held));
+            Some(PartView {
+                part: part.to_string(),
+                model: gpu.kinds.iter().find(|kind| kind.id == part.kind).map(|kind| kind.model.clone()),
+                vm_id,
+                sandbox_id,
+            })
+        };
+        Self {
+            address: gpu.address,
+            model: gpu.model.clone(),
+            name: gpu.name.clone(),
+            iommu_group: gpu.group,
+            numa_node: gpu.numa_node,
+            vm_id,
+            sandbox_id,
+            unavailable: gpu.unavailable.clone(),
+            kinds: gpu.kinds.iter().map(KindView::of).collect(),
+            parts: held.filter_map(part).collect(),
+        }
+    }
+}
+
+impl KindView {
+    fn of(kind: &Kind) -> Self {
+        let free = kind.places.iter().map(|place| place.free).fold(0, u32::saturating_add);
+        Self { model: kind.model.clone(), name: kind.name.clone(), free: free.min(kind.most), most: kind.most }
     }
 }

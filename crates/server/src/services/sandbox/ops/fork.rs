@@ -10,7 +10,7 @@ use berth_domain::{Error, Result, Timestamp};
 use serde_json::json;
 
 use super::sandbox::{admit, created, named, of_snapshot};
-use super::{admit_stored, sandbox_not_found, snapshot};
+use super::{admit_stored, gpu, sandbox_not_found, snapshot};
 use crate::db::Tx;
 use crate::db::audit::Audit;
 use crate::http::auth::Scope;
@@ -42,6 +42,11 @@ pub async fn fork(
         None => None,
     };
     on_verb(Verb::Fork, source.phase)?;
+    gpu::refuse_memory(
+        &source,
+        request.include_memory,
+        "Fork it without include_memory: the new ones boot from its disk.",
+    )?;
     let inherited: Vec<_> = source.networks.iter().map(|joined| joined.id).collect();
     let networks = membership::still_open(&mut tx, scope.into(), &inherited).await?;
     let members = usize::try_from(request.count).map_err(Error::internal)?;
@@ -89,6 +94,8 @@ fn child(scope: &Scope, source: &SandboxRow, origin: &SnapshotRow, now: Timestam
         timeout_seconds: source.timeout_seconds,
         idle_timeout_seconds: source.idle_timeout_seconds,
         on_timeout: source.on_timeout,
+        gpu_config_count: source.gpu_config_count,
+        gpu_model: source.gpu_model.clone(),
         ..of_snapshot(scope, origin, now)
     }
 }

@@ -4,6 +4,7 @@
 pub mod admin;
 pub mod build_log;
 pub mod fork;
+mod gpu;
 pub mod sandbox;
 pub mod snapshot;
 pub mod template;

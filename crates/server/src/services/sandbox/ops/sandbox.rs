@@ -12,7 +12,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{made_up, sandbox_not_found, snapshot, template_not_found};
+use super::{gpu, made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::{self, Machine};
 use crate::db::network::MembershipRow;
@@ -42,13 +42,15 @@ pub async fn create(
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
+    let gpu_model = gpu::model(sandboxes.catalog(), &request)?;
     let (mut row, adopted) = match &request.origin {
         Origin::Template(name) => {
             let template = template(&mut tx, scope, name).await?;
             let networks = join(&mut tx, scope, request.networks.as_deref(), &[]).await?;
             admit(&mut tx, scope, 1, now).await?;
             let row = SandboxRow { networks, ..of_template(scope, &template, now) };
-            with_warm(&mut tx, sandboxes, row, &template).await?
+            // One that waits was captured, and knows no GPU.
+            if gpu_model.is_some() { (row, None) } else { with_warm(&mut tx, sandboxes, row, &template).await? }
         }
         Origin::Snapshot(id) => {
             let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
@@ -58,6 +60,7 @@ pub async fn create(
         }
     };
     fill(&mut row, request);
+    row.gpu_model = gpu_model;
     store::sandbox::insert(&mut tx, &row, adopted.as_ref()).await?;
     created(&mut tx, scope, &row, "sandbox.create").await?;
     let view = SandboxView::new(&row, Shown { base, now });
@@ -130,6 +133,7 @@ fn fill(row: &mut SandboxRow, request: CreateSandbox) {
     row.idle_timeout_seconds = request.idle_timeout_seconds;
     row.on_timeout = request.on_timeout;
     row.network = request.network;
+    row.gpu_config_count = request.gpu_config_count;
 }
 
 fn of_template(scope: &Scope, template: &TemplateRow, now: Timestamp) -> SandboxRow {
@@ -185,6 +189,8 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         vcpu: 1,
         memory_mb: 0,
         disk_gb: 0,
+        gpu_config_count: 0,
+        gpu_model: None,
         network: berth_domain::sandbox::network_policy::NetworkPolicy::default(),
         applied_network: None,
         run_user: String::new(),
@@ -311,6 +317,7 @@ pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: 
     let change = Change::begin(sandboxes, scope, id).await?;
     let mut row = change.before.clone();
     let Some(phase) = on_verb(Verb::Pause, row.phase)? else { return Ok(row) };
+    gpu::refuse_memory(&row, memory, "Pause it with include_memory false: it begins from its disk then.")?;
     enter(&mut row, phase, Some("waiting for a worker to pause".into()), change.now);
     row.wish = Wish::Paused;
     row.keep_memory = memory;
@@ -403,7 +410,7 @@ pub async fn pause_all(sandboxes: &Sandboxes, org: Option<OrgId>, reason: &str) 
         let mut row = before.clone();
         enter(&mut row, Phase::Pausing, Some(reason.to_owned()), now);
         row.wish = Wish::Paused;
-        (row.keep_memory, row.updated_at) = (true, now);
+        (row.keep_memory, row.updated_at) = (row.keeps_memory(), now);
         write(&mut tx, None, &before, &row, "sandbox.pause", json!({"message": reason})).await?;
         tx.commit().await?;
         paused += 1;

@@ -8,7 +8,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{admit_stored, made_up, sandbox_not_found, snapshot_not_found};
+use super::{admit_stored, gpu, made_up, sandbox_not_found, snapshot_not_found};
 use crate::db::audit::Audit;
 use crate::db::{DbError, Tx, event};
 use crate::http::auth::Scope;
@@ -35,6 +35,7 @@ pub async fn create(
     }
     let sandbox = store::sandbox::find(&mut tx, scope.into(), id).await?.ok_or_else(sandbox_not_found)?;
     on_verb(Verb::Snapshot, sandbox.phase)?;
+    gpu::refuse_memory(&sandbox, request.include_memory, "Take the snapshot without include_memory: it has the disk.")?;
     admit_stored(&mut tx, sandboxes, scope).await?;
     quota::afford(&mut tx, scope, now).await?;
     let mut row = of(&sandbox, request.include_memory, now);

@@ -208,6 +208,7 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
         workdir: template.workdir,
         network: NetworkPolicy::default(),
         networks: Vec::new(),
+        gpus: Vec::new(),
     }
 }
 

@@ -10,6 +10,7 @@ use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 use super::{Holds, Tenant};
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
+use crate::db::machine_gpu;
 use crate::db::network::{self, MembershipRow};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
@@ -72,6 +73,10 @@ pub struct SandboxRow {
     pub memory_mb: i64,
     /// Disk, in GiB.
     pub disk_gb: i64,
+    /// How many GPUs it has.
+    pub gpu_config_count: i64,
+    /// Of which model, as a size names it; none of one without GPUs.
+    pub gpu_model: Option<String>,
     /// What it may reach.
     pub network: NetworkPolicy,
     /// What the running machine may reach.
@@ -151,6 +156,8 @@ impl FromRow for SandboxRow {
             vcpu: row.int("vcpu")?,
             memory_mb: row.int("memory_mb")?,
             disk_gb: row.int("disk_gb")?,
+            gpu_config_count: row.int("gpu_config_count")?,
+            gpu_model: row.opt_text("gpu_model")?,
             network: row.json("network")?,
             applied_network: applied.map(|_| row.json("applied_network")).transpose()?,
             run_user: row.text("run_user")?,
@@ -189,7 +196,8 @@ fn columns(s: &SandboxRow) -> Columns {
         "snapshot_id": s.snapshot, "forked_from": s.forked_from, "source_template_id": s.source_template,
         "source_snapshot_id": s.source_snapshot, "phase": s.phase.as_str(), "wish": s.wish.as_str(),
         "message": s.message.clone(), "metadata": json::text(&s.metadata), "env": json::text(&s.env),
-        "vcpu": s.vcpu, "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "network": json::text(&s.network),
+        "vcpu": s.vcpu, "memory_mb": s.memory_mb, "disk_gb": s.disk_gb,
+        "gpu_config_count": s.gpu_config_count, "gpu_model": s.gpu_model.clone(), "network": json::text(&s.network),
         "applied_network": s.applied_network.as_ref().map(json::text), "run_user": &s.run_user,
         "workdir": s.workdir.clone(), "timeout_seconds": s.timeout_seconds,
         "idle_timeout_seconds": s.idle_timeout_seconds, "on_timeout": s.on_timeout.as_str(), "layer_id": s.layer,
@@ -214,6 +222,7 @@ impl Holds for SandboxRow {
 impl SandboxRow {
     /// What is counted of it: its size, while it is ready.
     fn takes(&self) -> Option<Use> {
+        let measure = Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: self.gpu_config_count, bytes: 0 };
         (self.ready_since.is_some() && self.deleted_at.is_none()).then(|| Use {
             org: self.org,
             project: self.project,
@@ -221,9 +230,14 @@ impl SandboxRow {
             resource: self.id.0,
             name: self.name.clone(),
             size: Some(format!("{} vCPU, {} MiB", self.vcpu, self.memory_mb)),
-            measure: Measure { vcpu: self.vcpu, memory_mb: self.memory_mb, gpus: 0, bytes: 0 },
+            measure,
             tariff: resource_usage::SANDBOX.to_owned(),
         })
+    }
+
+    /// Whether its memory can be kept: what GPUs hold cannot.
+    pub const fn keeps_memory(&self) -> bool {
+        self.gpu_config_count == 0
     }
 
     /// Whole seconds it was ready.
@@ -256,6 +270,9 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow, adopted: Option<&Machine>
 pub async fn update(tx: &mut Tx, before: &SandboxRow, after: &SandboxRow, now: Timestamp) -> Result<(), DbError> {
     record::update(tx, TABLE, &columns(before), columns(after)).await?;
     machine::update(tx, &before.machine, &after.machine).await?;
+    if before.gpu_config_count > 0 && before.machine.reserved && !after.machine.reserved {
+        machine_gpu::release(tx, after.machine.id).await?;
+    }
     let networks = (before.networks.as_slice(), after.networks.as_slice());
     let begins = after.ready_since.is_some() && before.ready_since.is_none();
     network::keep_up(tx, after.machine.owner, networks, begins, now).await?;

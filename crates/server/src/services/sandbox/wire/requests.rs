@@ -38,6 +38,12 @@ pub struct CreateSandboxBody {
     /// snapshot's sandbox that are still there.
     #[schema(max_items = 4)]
     network_ids: Option<Vec<uuid::Uuid>>,
+    /// How many of the host's GPUs it has for itself. One with any boots from its disk, and no memory of it is kept.
+    #[schema(minimum = 0, maximum = 1024, default = 0)]
+    gpu_config_count: Option<i64>,
+    /// Which: a `gpu_model` of `GET /api/v1/vm_configs`. Required where several are on offer.
+    #[schema(min_length = 1, max_length = 255)]
+    gpu_model: Option<String>,
 }
 
 /// What a sandbox may reach; `deny` wins.

@@ -54,6 +54,11 @@ pub struct SandboxView {
     memory_mb: i64,
     /// Disk, in GiB.
     disk_gb: i64,
+    /// How many GPUs it has.
+    gpu_config_count: i64,
+    /// Their model.
+    #[schema(required = true)]
+    gpu_model: Option<String>,
     /// What it may reach.
     #[schema(value_type = NetworkPolicyView)]
     network: NetworkPolicy,
@@ -136,6 +141,8 @@ impl SandboxView {
             vcpu: row.vcpu,
             memory_mb: row.memory_mb,
             disk_gb: row.disk_gb,
+            gpu_config_count: row.gpu_config_count,
+            gpu_model: row.gpu_model.clone(),
             network: row.network.clone(),
             networks: row.networks.iter().map(MembershipView::from).collect(),
             timeout_seconds: row.timeout_seconds,

@@ -3,10 +3,11 @@
 //! A disk counts from when it has its place: a worker is to make it by itself, or its VM has reserved. One that merely was
 //! asked for takes nothing from anybody, so that a wish that the host cannot hold fails alone.
 
-use berth_domain::host::gpu::{Gpu, PciAddress, choose, shortage};
+use berth_domain::host::gpu::{Device, Gpu, choose, shortage};
 use berth_domain::host::overcommit::withheld_mb;
 use berth_domain::vm::DiskStatus;
 use berth_host::vm::Capacity;
+use uuid::Uuid;
 
 use crate::db::machine::{self, Room};
 use crate::db::machine_gpu;
@@ -42,13 +43,13 @@ pub(super) async fn room(
     Ok(missing.map_or(Ok(room), Err))
 }
 
-/// The functions of GPUs that a VM is to have, or what the host lacks.
+/// What a VM is to have of GPUs, or what the host lacks.
 pub(super) async fn gpus(
     tx: &mut Tx,
     vm: &VmRow,
     found: &[Gpu],
     vms: &Vms,
-) -> Result<Result<Vec<PciAddress>, String>, DbError> {
+) -> Result<Result<Vec<Device>, String>, DbError> {
     let Some(count) = usize::try_from(vm.gpu_config_count).ok().filter(|count| *count > 0) else {
         return Ok(Ok(Vec::new()));
     };
@@ -56,7 +57,7 @@ pub(super) async fn gpus(
         return Ok(Err(format!("this region has no GPUs for the size {} any more", vm.vm_config_id)));
     };
     let held = machine_gpu::held(tx, vms.host()).await?;
-    Ok(choose(found, &held, model, count).ok_or_else(|| shortage(found, &held, model, count)))
+    Ok(choose(found, &held, model, count, Uuid::now_v7).ok_or_else(|| shortage(found, &held, model, count)))
 }
 
 /// What the host lacks for so many GiB of disks and snapshots that are not made yet. Disks that are there fit, whatever is said of the

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::slice;
 
 use berth_domain::firewall::Rules;
-use berth_domain::host::gpu::PciAddress;
+use berth_domain::host::gpu::Device;
 use berth_domain::ids::{DiskId, Owner, VmId};
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
@@ -49,7 +49,7 @@ pub struct Seen {
     vm: VmRow,
     disks: Vec<DiskRow>,
     snapshots: Vec<DiskSnapshotRow>,
-    gpus: Vec<PciAddress>,
+    gpus: Vec<Device>,
     /// Its firewall rules as its machine is told them.
     rules: Rules,
     now: Timestamp,

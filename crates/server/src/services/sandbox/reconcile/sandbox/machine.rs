@@ -2,7 +2,8 @@
 
 use std::slice;
 
-use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
+use berth_domain::host::gpu::{Device, Gpu, choose, shortage};
+use berth_domain::ids::{HostId, LayerId, MemoryId, SnapshotId};
 use berth_domain::sandbox::plan::{Look, Machine};
 use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
 use berth_domain::{Error, Timestamp};
@@ -13,6 +14,7 @@ use super::record::{enter, still};
 use super::{SandboxLife, Seen};
 use crate::db::Tx;
 use crate::db::machine::{self, Room};
+use crate::db::machine_gpu;
 use crate::db::network::MembershipRow;
 use crate::services::sandbox::reconcile::capacity::Left;
 use crate::services::sandbox::reconcile::{StepError, fault};
@@ -31,14 +33,20 @@ struct Ground {
 
 impl SandboxLife {
     pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
-        let capacity = self.sandboxes.engine().capacity().await?;
+        let engine = self.sandboxes.engine();
+        let capacity = engine.capacity().await?;
+        let found = if seen.row.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
         fault("sandbox", "reserve", "done").await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut row = before.clone();
-        match self.room(&mut tx, &row, capacity).await? {
-            Ok(room) => {
-                machine::reserve(&mut tx, self.sandboxes.host(), room, slice::from_mut(&mut row.machine)).await?;
+        let room = self.room(&mut tx, &row, capacity).await?;
+        let devices = gpus(&mut tx, &row, &found, self.sandboxes.host()).await?;
+        match room.and_then(|room| Ok((room, devices?))) {
+            Ok((room, devices)) => {
+                let host = self.sandboxes.host();
+                machine::reserve(&mut tx, host, room, slice::from_mut(&mut row.machine)).await?;
+                machine_gpu::reserve(&mut tx, host, row.machine.id, &devices).await?;
             }
             Err(missing) => {
                 let reason = format!("insufficient_capacity: {missing}");
@@ -207,6 +215,11 @@ impl SandboxLife {
             workdir: row.workdir.clone(),
             network: row.network.clone(),
             networks: row.networks.iter().map(MembershipRow::membership).collect(),
+            gpus: if row.gpu_config_count > 0 {
+                machine_gpu::of_machine(self.sandboxes.db(), row.machine.id).await?
+            } else {
+                Vec::new()
+            },
         })
     }
 
@@ -240,7 +253,7 @@ impl SandboxLife {
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(None) };
         let running = matches!(look.machine, Machine::Running { .. });
-        let keeps = before.keep_memory && host.has_room(before.memory_mb);
+        let keeps = before.keep_memory && before.keeps_memory() && host.has_room(before.memory_mb);
         let (Some(layer), true, true, None) = (before.layer, keeps, running, before.memory) else {
             return Ok(before.memory);
         };
@@ -251,6 +264,21 @@ impl SandboxLife {
         tx.commit().await?;
         Ok(Some(id))
     }
+}
+
+/// What a sandbox is to have of the host's GPUs, or what the host lacks.
+async fn gpus(
+    tx: &mut Tx,
+    row: &SandboxRow,
+    found: &[Gpu],
+    host: HostId,
+) -> Result<Result<Vec<Device>, String>, StepError> {
+    let Some(count) = usize::try_from(row.gpu_config_count).ok().filter(|count| *count > 0) else {
+        return Ok(Ok(Vec::new()));
+    };
+    let Some(model) = row.gpu_model.as_deref() else { return Err(Error::internal("GPUs of no model").into()) };
+    let held = machine_gpu::held(tx, host).await?;
+    Ok(choose(found, &held, model, count, Uuid::now_v7).ok_or_else(|| shortage(found, &held, model, count)))
 }
 
 /// What a sandbox has of its template: some of it is known only when that is built.
@@ -273,7 +301,7 @@ async fn put_on(tx: &mut Tx, row: &mut SandboxRow, ground: &Ground, now: Timesta
     let id = LayerId(Uuid::now_v7());
     store::layer::insert(tx, &store::layer::above(row, id, ground.layer, now)).await?;
     row.layer = Some(id);
-    row.memory = ground.memory.filter(|_| ground.size == (row.memory_mb, row.vcpu));
+    row.memory = ground.memory.filter(|_| ground.size == (row.memory_mb, row.vcpu) && row.keeps_memory());
     Ok(id)
 }
 

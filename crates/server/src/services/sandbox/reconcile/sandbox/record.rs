@@ -66,7 +66,7 @@ impl SandboxLife {
             row.expires_at = None;
             row.life_left = row.timeout_seconds.map(|seconds| seconds * Timestamp::SECOND);
         }
-        row.keep_memory = true;
+        row.keep_memory = row.keeps_memory();
         enter(&mut row, phase, Some(message.to_owned()), seen.now);
         row.wish = wish;
         let subject = row.id.to_string();
