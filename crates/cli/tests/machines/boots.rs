@@ -22,7 +22,7 @@ fn body(name: &str, public: &str, image: &str, user_data: &str) -> Value {
 
 fn service(images: &[&str]) -> Service {
     let service = Service::new(BERTH, images);
-    service.configure("captured_boots = true\n");
+    service.capture_boots();
     service
 }
 
