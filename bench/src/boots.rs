@@ -7,7 +7,7 @@ use berth_testkit::{Caller, Service, eventually};
 use serde_json::Value;
 
 use crate::machines::{body, key, login};
-use crate::process::{median, pss};
+use crate::process::{cpu, median, pss};
 use crate::report::{Bound, Report};
 use crate::service::program;
 
@@ -19,7 +19,7 @@ const IDLE: usize = 4;
 pub async fn run(report: &mut Report) -> Result<()> {
     let program = program()?;
     let mut service = Service::new(program.to_str().context("a path")?, &["micro", "debian-12"]);
-    service.configure("captured_boots = true\n");
+    service.capture_boots();
     service.start();
     let caller = service.admin().await;
     let key = key(&service)?;
@@ -29,7 +29,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
     let whole = |name: &String| boots.join(name).join("boot.json").is_file();
     let boot = boots.join(eventually("a captured boot", 600, || service.files("boots").into_iter().find(whole)));
     caller.delete(&format!("/vms/{first}")).await;
-    let (mut begun, mut booted) = (Vec::new(), Vec::new());
+    let (mut begun, mut booted, mut taken) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         for (times, aside) in [(&mut begun, false), (&mut booted, true)] {
             let elsewhere = service.dir.path().join("boot-aside");
@@ -38,6 +38,9 @@ pub async fn run(report: &mut Report) -> Result<()> {
             }
             let (id, seconds) = created(&service, &caller, vm("bench")).await?;
             times.push(seconds);
+            if !aside {
+                taken.push(cpu(service.machine(&id).context("a process")?.as_raw_pid()));
+            }
             caller.delete(&format!("/vms/{id}")).await;
             caller.gone(&id).await;
             if aside {
@@ -57,6 +60,7 @@ pub async fn run(report: &mut Report) -> Result<()> {
         detail,
     );
     report.add("that with a captured boot", begun, "s", Some(Bound::Most(2.0)), String::new());
+    report.add("that with a captured boot (CPU of QEMU)", median(taken), "s", None, String::new());
     idle(report, &service, &caller, vm).await
 }
 

@@ -19,7 +19,7 @@ pub const PATIENCE: Duration = Duration::from_mins(1);
 /// The address outside.
 pub const OUTSIDE: Ipv4Addr = Ipv4Addr::new(9, 9, 9, 1);
 /// How emulated machines run; as the host has it.
-const EMULATED: &str = "-M q35 -accel tcg,tb-size=256 -cpu max,-erms,-fsrm,-la57 -smp 1 -m 256";
+const EMULATED: &str = "-M q35 -accel tcg,tb-size=128 -cpu max,-erms,-fsrm,-la57 -smp 1 -m 256";
 /// How much is shown of what a guest said, in bytes.
 const END: usize = 500;
 /// How much the measuring side reads and writes at once.

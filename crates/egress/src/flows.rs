@@ -125,12 +125,12 @@ impl Flows {
         let network = packet::to_network(frame, |to| self.link.config.networks.find(to));
         // A guest has made itself other addresses of IPv6, too, for which nothing comes back: it is told below.
         let network = network.filter(|(_, packet, _)| packet::is_translated(packet));
-        if let Some((sender, packet, joined)) = network {
-            self.link.wire.learn(sender);
-            return joined.send(packet, &self.link.wire);
+        if let Some((sender, bytes, joined)) = network {
+            self.link.wire.learn(sender, packet::has_address(frame));
+            return joined.send(bytes, &self.link.wire);
         }
         let Some((sender, inbound)) = packet::parse(frame) else { return };
-        self.link.wire.learn(sender);
+        self.link.wire.learn(sender, packet::has_address(frame));
         let Inbound::Piece(piece) = inbound else { return self.packet(inbound) };
         let whole = self.fragments.add(&piece, Instant::now());
         if let Some(inbound) = whole.as_deref().and_then(packet::whole) {

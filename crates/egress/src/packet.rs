@@ -13,7 +13,7 @@ mod ipv6;
 mod outbound;
 mod transport;
 
-pub(crate) use ethernet::{is_heard, is_translated, parse, to_network, whole};
+pub(crate) use ethernet::{has_address, is_heard, is_translated, parse, to_network, whole};
 pub(crate) use inbound::Inbound;
 pub(crate) use outbound::{Outbound, Quote, Reason};
 pub(crate) use transport::segment;

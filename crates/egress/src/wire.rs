@@ -1,7 +1,7 @@
 //! The way to the guest: packets of all flows, in the form QEMU reads.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ const CAPACITY: usize = 256 * 1024;
 const EVERYBODY: u64 = 0xffff_ffff_ffff;
 /// Between two questions for the guest's link address.
 const ASK_AGAIN: Duration = Duration::from_millis(250);
+/// The same where a connection waits for nothing else: a guest that has just come to its address says so to nobody.
+const ASK_SOON: Duration = Duration::from_millis(50);
 /// Largest packet that every guest takes.
 const SMALL: usize = 1500;
 /// Bytes of an ARP packet.
@@ -31,7 +33,9 @@ const ARP: usize = 28;
 pub(crate) struct Wire {
     queue: Queue,
     guest: AtomicU64,
-    /// Told when the guest's address becomes known.
+    /// Whether the guest has its IPv4 address, as far as it has said.
+    has_address: AtomicBool,
+    /// Told when either becomes known.
     found: Notify,
     /// Whether the guest has its IPv6 address.
     presence: Mutex<Presence>,
@@ -44,14 +48,16 @@ impl Wire {
     pub(crate) fn new(counters: Arc<Counters>) -> Self {
         let (queue, guest) = (Queue::new(CAPACITY), AtomicU64::new(EVERYBODY));
         let presence = Mutex::default();
-        Self { queue, guest, found: Notify::new(), presence, ident: AtomicU32::new(0), counters }
+        let has_address = AtomicBool::new(false);
+        Self { queue, guest, has_address, found: Notify::new(), presence, ident: AtomicU32::new(0), counters }
     }
 
-    /// Learns the guest's link address.
-    pub(crate) fn learn(&self, guest: EthernetAddress) {
+    /// Learns the guest's link address, and whether it has its IPv4 address, where that is told.
+    pub(crate) fn learn(&self, guest: EthernetAddress, has_address: Option<bool>) {
         let EthernetAddress([a, b, c, d, e, f]) = guest;
         let before = self.guest.swap(u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Relaxed);
-        if before == EVERYBODY {
+        let had = has_address.is_none_or(|has| self.has_address.swap(has, Ordering::Relaxed));
+        if before == EVERYBODY || (!had && has_address == Some(true)) {
             self.found.notify_waiters();
         }
     }
@@ -60,9 +66,13 @@ impl Wire {
     pub(crate) fn ask_for_guest(&self) -> bool {
         let unknown = self.guest.load(Ordering::Relaxed) == EVERYBODY;
         if unknown {
-            self.send_arp(ArpOperation::Request, crate::GATEWAY, (EthernetAddress([0; 6]), crate::GUEST));
+            self.ask();
         }
         unknown
+    }
+
+    fn ask(&self) {
+        self.send_arp(ArpOperation::Request, crate::GATEWAY, (EthernetAddress([0; 6]), crate::GUEST));
     }
 
     /// Waits for the guest's link address, and asks for it as long as it is not known.
@@ -73,6 +83,20 @@ impl Wire {
             if tokio::time::timeout(ASK_AGAIN, found.as_mut()).await.is_ok() {
                 return;
             }
+        }
+    }
+
+    /// Waits until the guest has its IPv4 address, and asks for it until then: what is sent before is lost, and a connection
+    /// tries again after a second at the earliest.
+    pub(crate) async fn find_address(&self) {
+        loop {
+            let mut found = std::pin::pin!(self.found.notified());
+            found.as_mut().enable();
+            if self.has_address.load(Ordering::Relaxed) {
+                return;
+            }
+            self.ask();
+            let _ = tokio::time::timeout(ASK_SOON, found).await;
         }
     }
 

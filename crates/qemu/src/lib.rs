@@ -11,6 +11,7 @@ pub mod disk;
 mod error;
 pub mod groups;
 pub mod host;
+mod host_key;
 pub mod image;
 pub mod launch;
 pub mod machine;

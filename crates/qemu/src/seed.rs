@@ -16,6 +16,7 @@ use hadris_iso::write::{InputEntry, InputTree, IsoImageWriter};
 use uuid::Uuid;
 
 use crate::error::at;
+use crate::host_key::HostKey;
 use crate::{Error, Result};
 
 /// Nothing to say to cloud-init.
@@ -110,13 +111,16 @@ impl Seed {
 
     /// Writes the seed as an image.
     pub fn write(&self, dst: &Path) -> Result<()> {
-        folder::write(dst, &self.image()?).map_err(at("cannot write", dst))
+        folder::write(dst, &image(self.files().into())?).map_err(at("cannot write", dst))
     }
 
     /// Writes the seed of a machine that begins with the memory of one that waited for its owner: here it is, with random
-    /// bytes that no other machine gets.
+    /// bytes that no other machine gets, and a host key.
     pub fn write_for_waiting(&self, dst: &Path) -> Result<()> {
-        let mut image = self.image()?;
+        let key = HostKey::generate(&format!("root@{}", self.hostname))?;
+        let mut files = Vec::from(self.files());
+        files.extend([("host-key", key.private), ("host-key.pub", key.public)]);
+        let mut image = image(files)?;
         let size = usize::try_from(WAITED_FOR).unwrap_or(usize::MAX);
         if image.len() > size {
             return Err(Error::Invalid(format!("the seed has more than {WAITED_FOR} bytes")));
@@ -130,16 +134,15 @@ impl Seed {
         image[..words.len()].copy_from_slice(words.as_bytes());
         folder::write(dst, &image).map_err(at("cannot write", dst))
     }
+}
 
-    fn image(&self) -> Result<Vec<u8>> {
-        let files = self.files();
-        let size = OVERHEAD + files.iter().map(|(_, text)| text.len()).sum::<usize>();
-        let entries = files.into_iter().map(|(name, text)| InputEntry::file(name, text.into_bytes())).collect();
-        let tree = InputTree::new(PathSeparator::ForwardSlash, entries);
-        let image = IsoImageWriter::create(Cursor::new(vec![0; size]), tree, options())
-            .map_err(|e| Error::Invalid(format!("the seed cannot be made: {e}")))?;
-        Ok(image.into_inner())
-    }
+fn image(files: Vec<(&'static str, String)>) -> Result<Vec<u8>> {
+    let size = OVERHEAD + files.iter().map(|(_, text)| text.len()).sum::<usize>();
+    let entries = files.into_iter().map(|(name, text)| InputEntry::file(name, text.into_bytes())).collect();
+    let tree = InputTree::new(PathSeparator::ForwardSlash, entries);
+    let image = IsoImageWriter::create(Cursor::new(vec![0; size]), tree, options())
+        .map_err(|e| Error::Invalid(format!("the seed cannot be made: {e}")))?;
+    Ok(image.into_inner())
 }
 
 /// Writes the seed of a machine that belongs to nobody: it waits.
@@ -236,6 +239,11 @@ mod tests {
         assert!(one.starts_with(b"00000000-0000-0000-0000-000000000000 ") && one[..512].contains(&b'\n'));
         assert_eq!(&one[16 * 2048 + 40..16 * 2048 + 46], b"cidata");
         assert_ne!(one[..512], two[..512], "both begin with the same random bytes");
+        let key = |seed: &[u8]| {
+            let begin = seed.windows(15).position(|w| w == b"-----BEGIN OPEN").unwrap();
+            seed[begin..begin + 400].to_vec()
+        };
+        assert_ne!(key(&one), key(&two), "both have the same host key");
         let more = Seed { user_data: Some("x".repeat(usize::try_from(WAITED_FOR).unwrap())), ..seed() };
         assert!(more.write_for_waiting(&big).is_err() && !big.exists());
     }

@@ -22,6 +22,8 @@ const PASSWORD: &str = "a quiet harbour at night";
 
 /// Has a service ask its host by bytes.
 const BY_BYTES: &str = "BERTH_HOST_BY_BYTES";
+/// What the configuration says of captured boots.
+const BOOTS: &str = "captured_boots = false";
 
 /// The folder of built images; `script/test` builds them.
 pub fn images() -> PathBuf {
@@ -95,7 +97,7 @@ impl Service {
         let (port, held) = port();
         let listen = format!("127.0.0.1:{port}");
         // Each service gives out its own addresses, so that concurrent tests do not collide.
-        let config = format!("[vm]\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
+        let config = format!("[vm]\n{BOOTS}\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
         std::fs::write(dir.path().join("berth.toml"), config).expect("a file");
         let base = format!("http://{listen}");
         Self {
@@ -160,6 +162,14 @@ impl Service {
     /// says so.
     pub fn ask_by_bytes(&mut self) {
         self.set(BY_BYTES, "1");
+    }
+
+    /// Has later starts capture boots, and begin with them: else a service that is tested for something else would be
+    /// busy with that.
+    pub fn capture_boots(&self) {
+        let file = self.dir.path().join("berth.toml");
+        let before = std::fs::read_to_string(&file).expect("a file");
+        std::fs::write(file, before.replace(BOOTS, "captured_boots = true")).expect("a file");
     }
 
     /// Adds configuration for later starts; whole sections, or more keys of `[vm]`.

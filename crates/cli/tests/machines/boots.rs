@@ -22,7 +22,7 @@ fn body(name: &str, public: &str, image: &str, user_data: &str) -> Value {
 
 fn service(images: &[&str]) -> Service {
     let service = Service::new(BERTH, images);
-    service.configure("captured_boots = true\n");
+    service.capture_boots();
     service
 }
 
@@ -144,13 +144,22 @@ const LIKE: &str = "systemctl is-system-running --wait; cloud-init status; sudo 
      systemctl list-units --plain --no-legend --type=service --state=active,failed | awk '{print $1, $3}' | \
      grep -v -e '^berth-wait' -e '^user@' -e '^user-runtime'; \
      sudo find /var/lib/cloud -type f -o -type l | sed 's/[0-9a-f-]\\{36\\}/ID/' | sort; sudo ls /var/log/journal | wc -l; \
-     sudo journalctl -b -u ssh -o cat | grep -c '^Server listening'; networkctl list e* --no-legend | awk '{print $4, $5}'";
+     sudo journalctl -b -u ssh -o cat | grep -c -m 1 '^Accepted publickey'; networkctl list e* --no-legend | awk '{print $4, $5}'; \
+     systemctl list-units --plain --no-legend --type=timer | awk '{print $1}'; ls /dev/disk/by-id | wc -l; \
+     ls /etc/ssh/ssh_host_*; stat -c '%a %U %n' ~/.ssh ~/.ssh/*; last -F | grep -c 1970; cut -d ' ' -f 1,3 /run/motd.dynamic; \
+     resolvectl dns | wc -l";
+
+/// The key that SSH shows, and the one that is on the disk: two lines.
+const SHOWN: &str = "ssh-keyscan -t ed25519 127.0.0.1 2>/dev/null | cut -d ' ' -f 3; \
+     cut -d ' ' -f 2 /etc/ssh/ssh_host_ed25519_key.pub";
+/// By what DHCP knows it.
+const CLIENT: &str = "sudo grep -h CLIENTID /run/systemd/netif/leases/*";
 
 /// Takes minutes: `script/soak` runs it.
 mod soak {
     use serde_json::json;
 
-    use super::{LIKE, begins, body, captured, differ, own, service};
+    use super::{CLIENT, LIKE, SHOWN, begins, body, captured, differ, own, service};
     use crate::guest::{key, says};
 
     #[tokio::test(flavor = "multi_thread")]
@@ -172,6 +181,10 @@ mod soak {
         assert!(begun["message"].is_null(), "{begun}");
         differ(&own(&service, &booted), &own(&service, &begun));
         assert_eq!(says(&service, &begun, LIKE), says(&service, &booted, LIKE));
+        let shown = says(&service, &begun, SHOWN);
+        let (shown, kept) = shown.split_once('\n').expect("two keys");
+        assert_eq!(shown, kept, "what waited had another key");
+        assert_ne!(says(&service, &begun, CLIENT), says(&service, &booted, CLIENT));
         assert_eq!(says(&service, &begun, "grep -c ' /mnt/begun-data ext4 rw' /proc/mounts"), "1");
         assert_eq!(says(&service, &begun, "df --output=size -BG / | tail -n 1 | tr -d ' '"), "30G");
     }

@@ -272,7 +272,7 @@ async fn begun(service: &Service, caller: &Caller, body: Value) -> (Value, bool)
 async fn beside_others(mut service: Service, other: Other) {
     assert!(ip(&format!("route add local {POOL} dev lo")));
     reconfigure(&service, BRIDGE, &format!("{BRIDGE}\npool = [{POOL:?}]\n{NARROW}"));
-    reconfigure(&service, "stop_seconds", "captured_boots = true\nstop_seconds");
+    service.capture_boots();
     service.start();
     let caller = service.admin().await;
     let answers = |vm: &Value| {

@@ -63,6 +63,24 @@ pub(crate) fn is_heard(frame: &[u8]) -> bool {
     frame.is_some_and(|frame| ndp::is_heard(frame.payload()))
 }
 
+/// Whether the guest has its IPv4 address, where a frame tells: it speaks from it, or from none.
+pub(crate) fn has_address(frame: &[u8]) -> Option<bool> {
+    let frame = EthernetFrame::new_checked(frame).ok()?;
+    let from = match frame.ethertype() {
+        EthernetProtocol::Arp => {
+            let ArpRepr::EthernetIpv4 { source_protocol_addr, .. } =
+                ArpRepr::parse(&ArpPacket::new_checked(frame.payload()).ok()?).ok()?
+            else {
+                return None;
+            };
+            source_protocol_addr
+        }
+        EthernetProtocol::Ipv4 => Ipv4Packet::new_checked(frame.payload()).ok()?.src_addr(),
+        _ => return None,
+    };
+    (from == GUEST || from.is_unspecified()).then_some(from == GUEST)
+}
+
 /// Whether a packet is from the guest's address of IPv6 that has others in networks, or of IPv4.
 pub(crate) fn is_translated(packet: &[u8]) -> bool {
     Ipv6Packet::new_checked(packet).map_or(true, |ip| ip.version() != 6 || ip.src_addr() == GUEST6)

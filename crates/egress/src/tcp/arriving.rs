@@ -25,13 +25,13 @@ pub(crate) struct Arriving {
 impl Arriving {
     /// Calls the guest, and carries the flow if it accepts; if not, the outside is reset.
     ///
-    /// A guest that drives no other traffic is not known by its link address, and is asked for it. Who goes away meanwhile
+    /// A guest that has not spoken from its address is asked until it answers. Who goes away meanwhile
     /// without a word does not come: a guest that begins would have all at once who tried whether it is there yet, and
     /// refuse the next (dropbear takes five of one address that have not logged in).
     pub(crate) async fn carry(self) {
         let Self { flow, link, mut stream, permit, socket } = self;
         let found = tokio::select! {
-            found = tokio::time::timeout(link.config.limits.handshake, link.wire.find_guest()) => found.is_ok(),
+            found = tokio::time::timeout(link.config.limits.handshake, link.wire.find_address()) => found.is_ok(),
             () = std::future::poll_fn(|cx| flow.inbox.poll_closed(cx)) => false,
             () = gone(&stream) => false,
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use berth_egress::{Forward, ForwardSocket, GATEWAY, GUEST};
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::{Icmpv4Packet, IpProtocol};
+use smoltcp::wire::{Icmpv4Packet, IpProtocol, Ipv4Packet};
 
 use crate::guest::{Guest, Outcome, packet};
 use crate::tcp::noise;
@@ -91,6 +91,36 @@ fn who_comes_over_ipv6_is_let_in_by_ipv4() {
     guest.send(handle, b"welcome");
     guest.tcp(handle).close();
     assert_eq!(guest.told(&heard), Ok(b"welcome".to_vec()));
+}
+
+/// What a guest sends to everybody that has no address yet.
+fn nobodys_question() -> Vec<u8> {
+    let mut frame = packet(IpProtocol::Udp, Ipv4Addr::BROADCAST, &[0, 68, 0, 67, 0, 9, 0, 0, 0]);
+    frame[..6].fill(0xff);
+    let mut ip = Ipv4Packet::new_unchecked(&mut frame[14..]);
+    ip.set_src_addr(Ipv4Addr::UNSPECIFIED);
+    ip.fill_checksum();
+    frame
+}
+
+#[test]
+fn a_guest_is_called_once_it_has_its_address() {
+    let (_world, mut guest, address) = forwarded(|_| ());
+    let handle = guest.listen(PORT);
+    for had_one_before in [false, true] {
+        guest.deaf = true;
+        guest.raw(&nobodys_question());
+        let frames = guest.frames;
+        let heard = client(address, end);
+        guest.until("questions who has the address", |guest| (guest.frames > frames + 3).then_some(()));
+        assert!(guest.calls.is_empty(), "called without an address; had one before: {had_one_before}");
+        guest.deaf = false;
+        guest.accepted(handle);
+        guest.tcp(handle).abort();
+        assert_eq!(guest.told(&heard), Err(ErrorKind::ConnectionReset));
+        guest.calls.clear();
+        guest.tcp(handle).listen(PORT).unwrap();
+    }
 }
 
 #[test]

@@ -64,7 +64,7 @@ use crate::{Error, Result, groups, host};
 /// What QEMU needs beside a guest's memory, in MiB: itself, its buffers, and room for what the host keeps of its disks.
 const BESIDE_MB: u64 = 512;
 /// What an emulated processor's code is translated to, in MiB.
-const TRANSLATED_MB: u64 = 256;
+const TRANSLATED_MB: u64 = 128;
 /// A disk that grows to so many bytes while a machine has it, the machine may write to. What bounds its files cannot be raised
 /// later: that takes a right which a root in a container does not have.
 const MOST_DISK_BYTES: u64 = 2 << 40;

@@ -45,8 +45,9 @@ pub struct Vm {
     pub image_virtual_gb: i64,
     /// How long converting an image may take.
     pub image_seconds: i64,
-    /// Whether a new VM begins with the memory of a machine of its image and size that booted before.
-    pub captured_boots: bool,
+    /// Whether a new VM begins with the memory of a machine of its image and size that booted before; by default where machines
+    /// are emulated.
+    pub captured_boots: Option<bool>,
     /// QEMU's binary; by default the one on PATH.
     pub qemu: Option<PathBuf>,
     /// First address that a VM gets.
@@ -72,7 +73,7 @@ impl Default for Vm {
             image_file_gb: 64,
             image_virtual_gb: LARGEST_IMAGE_GB,
             image_seconds: 3600,
-            captured_boots: false,
+            captured_boots: None,
             qemu: None,
             first_address: std::net::Ipv4Addr::new(127, 64, 0, 1),
         }

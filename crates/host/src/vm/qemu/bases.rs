@@ -15,6 +15,7 @@ use berth_qemu::image::Manifest;
 use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
 
+use super::boots::Boots;
 use super::snapshots::gone;
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
@@ -209,7 +210,7 @@ fn is_whole(base: &Path) -> bool {
     base.join(image::MANIFEST).is_file()
 }
 
-/// Removes bases that no disk of a data folder builds on.
+/// Removes bases that no disk of a data folder builds on, nor a captured boot.
 fn forget(data: &Path, bases: &Path) -> io::Result<()> {
     let used = used(data, bases)?;
     for entry in entries(bases)? {
@@ -227,7 +228,7 @@ fn forget(data: &Path, bases: &Path) -> io::Result<()> {
 fn used(data: &Path, bases: &Path) -> io::Result<HashSet<String>> {
     // What was set aside needs what it builds on, to be put back.
     let days = entries(&data.join(lost::FOLDER))?.into_iter().map(|day| day.path());
-    let mut next = Vec::new();
+    let mut next: Vec<String> = Boots::new(data).bases().collect();
     for folder in days.chain([data.to_path_buf()]).flat_map(|at| ["disks", "snapshots"].map(|kind| at.join(kind))) {
         for entry in entries(&folder)? {
             if is_note(&entry.file_name().to_string_lossy()) {
@@ -275,7 +276,7 @@ mod tests {
     /// A data folder whose bases are old, one of them named by nothing.
     fn data() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        for base in ["bases/above", "bases/below", "bases/unused", "bases/kept"] {
+        for base in ["bases/above", "bases/below", "bases/unused", "bases/kept", "boots/boot"] {
             std::fs::create_dir_all(dir.path().join(base)).unwrap();
         }
         std::fs::create_dir(dir.path().join("disks")).unwrap();
@@ -299,10 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn a_base_goes_that_nothing_names_and_none_that_was_just_looked_at() {
+    fn a_base_goes_that_nothing_names_and_none_that_a_boot_is_of_or_that_was_just_looked_at() {
         let dir = data();
         forget(dir.path(), &dir.path().join("bases")).unwrap();
         assert_eq!(left(dir.path()), ["above", "below", "kept"]);
+        let dir = data();
+        std::fs::write(dir.path().join("boots/boot/boot.json"), r#"{"base": "unused"}"#).unwrap();
+        forget(dir.path(), &dir.path().join("bases")).unwrap();
+        assert_eq!(left(dir.path()), ["above", "below", "kept", "unused"]);
         let dir = data();
         assert!(!is_whole(&dir.path().join("bases/unused")));
         forget(dir.path(), &dir.path().join("bases")).unwrap();

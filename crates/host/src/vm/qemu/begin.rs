@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use berth_domain::ids::{DiskId, MachineId};
 use berth_qemu::disk;
 use berth_qemu::image::Manifest;
-use berth_qemu::machine::{self, Captured, Mapped, memory};
+use berth_qemu::machine::{self, Accel, Captured, Mapped, memory};
 use berth_qemu::sandbox::copy_memory;
 use berth_qemu::seed::{Mac, write_template};
 use tokio_util::sync::CancellationToken;
@@ -34,21 +34,24 @@ impl QemuEngine {
     /// Starts a machine that goes on with nothing: with a captured boot if it has a disk that no machine had yet, else it
     /// boots. Why it boots, where it might have done otherwise.
     pub(super) async fn begin(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<Option<String>> {
-        if !self.settings.captured_boots || spec.rescue.is_some() || !self.is_fresh(spec) {
+        // What VMs share that began so is worth it where a boot takes long, and where nobody relies on what keeps them apart.
+        let may = self.settings.captured_boots.unwrap_or(machine.accel == Accel::Tcg);
+        if !may || spec.rescue.is_some() || !self.is_fresh(spec) {
             self.grow_as_noted(spec.root_disk).await?;
             return self.boot(spec, machine).await.map(|()| None);
         }
         let base = self.base_of(spec.root_disk)?;
         let reason = match unfit(spec, &machine, &base) {
-            Some(reason) => reason.to_owned(),
+            // Worth a word only where it was asked for.
+            Some(reason) => self.settings.captured_boots.map(|_| reason.to_owned()),
             None => match self.begin_captured(spec, &machine, &base).await? {
                 None => return self.forget_growth(spec.root_disk).await.map(|()| None),
-                Some(reason) => reason,
+                reason => reason,
             },
         };
         disk::remove(&self.fresh_note(spec.root_disk)).await.map_err(qemu_failed)?;
         self.grow_as_noted(spec.root_disk).await?;
-        self.boot(spec, machine).await.map(|()| Some(reason))
+        self.boot(spec, machine).await.map(|()| reason)
     }
 
     /// Has a root disk grow that was left as a captured boot has it, with its image's size.
@@ -112,7 +115,7 @@ impl QemuEngine {
 
     /// Notes that no machine had a root disk yet, where one may begin with a captured boot.
     pub(super) fn note_fresh(&self, id: DiskId) -> Result<()> {
-        if !self.settings.captured_boots {
+        if self.settings.captured_boots == Some(false) {
             return Ok(());
         }
         let state = memory::states(&[&self.disk_file(id, true)]).map_err(qemu_failed)?;
@@ -131,7 +134,7 @@ impl QemuEngine {
         self.end_making().await;
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             self.boots.forget(&self.settings.host.data.join("bases"));
-            if !self.settings.captured_boots {
+            if self.settings.captured_boots == Some(false) {
                 continue;
             }
             let has_booted = |id: MachineId| {

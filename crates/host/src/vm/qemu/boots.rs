@@ -24,11 +24,13 @@ use sha2::{Digest, Sha256};
 use crate::vm::Started;
 
 /// Changes whenever a captured machine differs from one of before.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// How many boots are kept: each takes some 150 MiB.
 const MOST: usize = 16;
 /// How long the machine that had to boot is left alone with that.
 const QUIET: Duration = Duration::from_mins(2);
+/// How long one stays that no machine begins with: it keeps its base, which may be all that is left of an image.
+const KEPT: Duration = Duration::from_hours(24);
 pub(super) const NOTE: &str = "boot.json";
 pub(super) const MEMORY: &str = "memory";
 pub(super) const STATE: &str = "state";
@@ -108,10 +110,17 @@ impl Boots {
         entries.filter_map(|entry| read(entry.path())).collect()
     }
 
-    /// Removes those whose base is gone, and beyond so many those that were not used for longest.
+    /// The names of the bases that those at hand build on.
+    pub(super) fn bases(&self) -> impl Iterator<Item = String> {
+        self.all().into_iter().map(|(_, note, _)| note.base)
+    }
+
+    /// Removes those whose base is gone or that were not used for long, and beyond so many those that were not used for
+    /// longest.
     pub(super) fn forget(&self, bases: &Path) {
+        let is_recent = |used: &SystemTime| !used.elapsed().is_ok_and(|age| age >= KEPT);
         let (mut kept, gone): (Vec<_>, Vec<_>) =
-            self.all().into_iter().partition(|(_, note, _)| bases.join(&note.base).is_dir());
+            self.all().into_iter().partition(|(_, note, used)| bases.join(&note.base).is_dir() && is_recent(used));
         kept.sort_by_key(|(_, _, used)| std::cmp::Reverse(*used));
         for (dir, _, _) in gone.into_iter().chain(kept.into_iter().skip(MOST)) {
             // Another try comes with the next look.
@@ -153,4 +162,35 @@ pub(super) fn publish(dir: &Path, whole: &Path, to: &Path, note: &[u8]) -> std::
         _ => {}
     }
     std::fs::rename(whole, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_goes_that_was_not_used_for_a_day_or_whose_base_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let boots = Boots::new(dir.path());
+        std::fs::create_dir_all(dir.path().join("bases/there")).unwrap();
+        for (name, base, age) in [
+            ("new", "there", Duration::ZERO),
+            ("nearly", "there", Duration::from_mins(24 * 60 - 1)),
+            ("old", "there", Duration::from_mins(24 * 60 + 1)),
+            ("orphan", "gone", Duration::ZERO),
+        ] {
+            let folder = boots.folder.join(name);
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(NOTE), serde_json::to_vec(&Note { base: base.into() }).unwrap()).unwrap();
+            let file = std::fs::File::options().write(true).open(folder.join(NOTE)).unwrap();
+            let written = file.metadata().unwrap().modified().unwrap();
+            file.set_modified(written.checked_sub(age).unwrap()).unwrap();
+        }
+        boots.forget(&dir.path().join("bases"));
+        let mut left: Vec<_> =
+            std::fs::read_dir(&boots.folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["nearly", "new"]);
+        assert_eq!(boots.bases().collect::<Vec<_>>(), ["there", "there"]);
+    }
 }

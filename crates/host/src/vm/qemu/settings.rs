@@ -21,6 +21,6 @@ pub struct Settings {
     pub image_virtual_gb: i64,
     /// How long converting an image may take, in seconds.
     pub image_seconds: i64,
-    /// Whether machines begin with captured boots.
-    pub captured_boots: bool,
+    /// Whether machines begin with captured boots; where nothing is said, those that are emulated do.
+    pub captured_boots: Option<bool>,
 }

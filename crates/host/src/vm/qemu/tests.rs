@@ -43,7 +43,7 @@ pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
         image_file_gb: 1,
         image_virtual_gb: 1,
         image_seconds: 1,
-        captured_boots: false,
+        captured_boots: Some(false),
     };
     QemuEngine::open(settings, Clock::default(), switches)
 }
