@@ -13,5 +13,6 @@ pub mod project_image;
 mod reach;
 mod transfer;
 pub mod vm;
+mod wanted;
 
 pub(super) use crate::work::lifecycle::{StepError, fault};
