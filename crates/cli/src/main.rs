@@ -16,6 +16,7 @@ mod grammar;
 mod id;
 mod keyboard;
 mod line;
+mod made;
 mod output;
 mod own_key;
 mod page;

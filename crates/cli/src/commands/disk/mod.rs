@@ -18,6 +18,7 @@ pub use self::find::{find_data, find_root};
 pub use self::snapshot::find as find_snapshot;
 use super::vm::find as find_vm;
 use crate::context::Context;
+use crate::made;
 use crate::output::{self, Table};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
@@ -57,6 +58,16 @@ const MESSAGE: &str = "+MESSAGE";
 pub enum Kind {
     Filesystem,
     Block,
+}
+
+impl Kind {
+    /// As the service calls it.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Filesystem => "filesystem",
+            Self::Block => "block",
+        }
+    }
 }
 
 #[derive(Subcommand)]
@@ -165,9 +176,12 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             let request = new_disk((name, region), (size, kind), snapshot)?;
             let disk = project.create_disk(&request).await.map_err(|error| retold(error, WORDS))?;
             tell_shared(context, &project, &disk.name).await;
-            let longest = waiting.longest(LONGEST);
-            let disk =
-                if waiting.wanted(false) { ready(&project, disk, longest, context.is_quiet()).await? } else { disk };
+            let (longest, look) = (waiting.longest(LONGEST), async |id: &str| project.disk(id).await);
+            let disk = if waiting.wanted(false) {
+                made::wait(disk, Some(longest), context.is_quiet(), look).await?
+            } else {
+                disk
+            };
             one(context, &project, disk).await
         }
         DiskCommand::Resize { disk, size, root, waiting } => {
@@ -230,11 +244,8 @@ fn new_disk(
         Some(size) => i64::try_from(size)?,
         None => of_snapshot.map_or(SMALLEST, |snapshot| snapshot.size_gb),
     };
-    let kind = match kind {
-        Some(Kind::Block) => "block",
-        Some(Kind::Filesystem) => "filesystem",
-        None => of_snapshot.map_or("filesystem", |snapshot| &snapshot.disk_type),
-    };
+    let unsaid = of_snapshot.map_or(Kind::Filesystem.word(), |snapshot| &snapshot.disk_type);
+    let kind = kind.map_or(unsaid, Kind::word);
     let kind = kind.to_owned();
     Ok(NewDataDisk { name, kind, size_gb, region_id, snapshot_id: snapshot.map(|snapshot| snapshot.id) })
 }
@@ -310,12 +321,6 @@ async fn delete_roots(context: &Context, project: &ProjectClient, texts: &[Strin
     let ask = async |id: &str| project.delete_root_disk(id).await;
     let look = async |id: &str| project.root_disk(id).await.map(|disk| disk.status);
     several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
-}
-
-async fn ready(project: &ProjectClient, disk: DataDisk, seconds: u64, quiet: bool) -> Result<DataDisk> {
-    let id = disk.id.clone();
-    let stage = |disk: &DataDisk| Stage::of_made(&disk.name, &disk.status, disk.message.as_deref(), seconds);
-    watch(Progress::new(quiet), Some(seconds), disk, stage, async || Ok(project.disk(&id).await?)).await
 }
 
 /// Says that a new disk shares its name with others.
