@@ -61,6 +61,9 @@ pub enum BackupCommand {
         /// Names or ids
         #[arg(required = true)]
         backups: Vec<String>,
+        /// Forget them where their store does not come back; what lies there stays (administrators)
+        #[arg(long)]
+        forget: bool,
         #[command(flatten)]
         waiting: WaitArgs,
     },
@@ -95,7 +98,9 @@ pub async fn run(context: &Context, project: &ProjectClient, command: BackupComm
         BackupCommand::Restore { backup, name, waiting } => {
             restore(context, project, (&backup, name.as_deref()), waiting).await
         }
-        BackupCommand::Delete { backups, waiting } => delete(context, project, &backups, waiting).await,
+        BackupCommand::Delete { backups, forget, waiting } => {
+            delete(context, project, (&backups, forget), waiting).await
+        }
         BackupCommand::Schedule(command) => backup_schedule::run(context, project, command).await,
     }
 }
@@ -163,10 +168,15 @@ fn size_of(disk: &RestoredDisk) -> i64 {
     }
 }
 
-async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+async fn delete(
+    context: &Context,
+    project: &ProjectClient,
+    (texts, forget): (&[String], bool),
+    waiting: WaitArgs,
+) -> Result<()> {
     let found = find_all(texts, async |text: &str| find(project, text).await).await?;
     let doomed = found.into_iter().map(|Backup { id, name, .. }| Doomed { name, id });
-    let ask = async |id: &str| project.delete_backup(id).await;
+    let ask = async |id: &str| project.delete_backup(id, forget).await;
     let look = async |id: &str| project.backup(id).await.map(|backup| backup.status);
     several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
 }
