@@ -11,6 +11,7 @@ mod complete;
 mod context;
 mod credentials;
 mod failure;
+mod file_name;
 mod global;
 mod grammar;
 mod id;

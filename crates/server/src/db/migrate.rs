@@ -78,6 +78,7 @@ const STEPS: &[Step] = steps![
     50 "0050" "backup_schedules",
     53 "0053" "network_ipv6",
     54 "0054" "slug_since",
+    55 "0055" "disk_imports",
     57 "0057" "ssh_keys_state",
 ];
 

@@ -4,6 +4,7 @@ mod backup;
 mod backup_schedule;
 pub mod export;
 mod find;
+mod import;
 mod snapshot;
 mod target;
 
@@ -146,6 +147,8 @@ pub enum DiskCommand {
     Backup(backup::BackupCommand),
     /// Save a disk that no running VM has, or a snapshot, as a stand-alone qcow2 file; what broke off goes on
     Export(export::ExportArgs),
+    /// Make a data disk of a file on this machine, qcow2 or raw, and wait until it is ready
+    Import(import::ImportArgs),
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
     Delete {
@@ -212,6 +215,11 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         DiskCommand::Backup(command) => backup::run(context, &project, command).await,
         DiskCommand::Snapshot(command) => snapshot::run(context, &project, command).await,
         DiskCommand::Export(args) => export::run(context, &project, args).await,
+        DiskCommand::Import(args) => {
+            let disk = import::run(context, &project, args).await?;
+            tell_shared(context, &project, &disk.name).await;
+            one(context, &project, disk).await
+        }
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }

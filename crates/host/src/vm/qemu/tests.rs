@@ -42,7 +42,7 @@ pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
         disk_reserve_gb,
         image_file_gb: 1,
         image_virtual_gb: 1,
-        image_seconds: 1,
+        image_seconds: 60,
         captured_boots: false,
     };
     QemuEngine::open(settings, Clock::default(), switches)

@@ -9,8 +9,8 @@
 //! - The answer of a request never waits for a machine.
 
 pub mod api;
+mod carrying;
 mod depot;
-mod exporting;
 mod metrics;
 mod nameserver;
 pub mod ops;
@@ -48,11 +48,14 @@ use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
+use carrying::Carrying;
 use service::Inner;
 
 pub use depot::Depot;
 pub use service::Vms;
 
+/// How many files that were sent are made disks of at a time: each takes a core.
+const CONVERTING: usize = 2;
 /// Between two looks at machines that are stopping.
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
@@ -85,7 +88,9 @@ impl Vms {
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             views: views::Views::default(),
-            exporting: Arc::default(),
+            exporting: Carrying::new("exports"),
+            importing: Carrying::new("imports"),
+            converting: Semaphore::new(CONVERTING),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
@@ -108,6 +113,7 @@ impl Vms {
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk_restore::DiskRestoreLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::disk_import::DiskImportLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup_schedule::BackupScheduleLife::new(self.clone()));
         tasks.spawn(reconcile::backup::search(self.clone(), stop.clone()));
         self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));

@@ -12,8 +12,9 @@ use berth_host::vm::Engine;
 
 use tokio::sync::Semaphore;
 
+use super::carrying::Carrying;
 use super::depot::Depot;
-use super::{exporting, metrics, views};
+use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
 use crate::db::Db;
 
@@ -39,7 +40,9 @@ pub(super) struct Inner {
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
     pub views: views::Views,
-    pub exporting: Arc<exporting::Exporting>,
+    pub exporting: Arc<Carrying>,
+    pub importing: Arc<Carrying>,
+    pub converting: Semaphore,
     pub lost: Lost,
     pub lost_days: i64,
     pub depot: Option<Depot>,
@@ -128,8 +131,18 @@ impl Vms {
     }
 
     /// Who exports what at present.
-    pub(in crate::services::vm) fn exporting(&self) -> &Arc<exporting::Exporting> {
+    pub(in crate::services::vm) fn exporting(&self) -> &Arc<Carrying> {
         &self.inner.exporting
+    }
+
+    /// Who imports what at present.
+    pub(in crate::services::vm) fn importing(&self) -> &Arc<Carrying> {
+        &self.inner.importing
+    }
+
+    /// Turns of those who have disks made of files that were sent.
+    pub(in crate::services::vm) fn converting(&self) -> &Semaphore {
+        &self.inner.converting
     }
 
     pub(crate) fn metrics(&self) -> &metrics::Metrics {

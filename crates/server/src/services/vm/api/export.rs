@@ -31,7 +31,7 @@ use crate::http::envelope::ErrorBody;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::vm::Vms;
-use crate::services::vm::exporting::Place;
+use crate::services::vm::carrying::Place;
 use crate::services::vm::ops::export::{self as ops, Subject};
 
 /// Bytes that are sent at a time.

@@ -14,11 +14,10 @@ use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
 
 use super::backup::{AWAY, TURN, at_hand};
-use super::disk::{place, say, settle};
+use super::disk::{hand_over, place, say, settle};
 use super::transfer::{Failed, fetch};
 use super::wanted::{late, unwanted};
 use super::{StepError, fault};
-use crate::db::Signal;
 use crate::services::vm::depot::Depot;
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::disk::DiskRow;
@@ -169,7 +168,7 @@ impl DiskRestoreLife {
         fault("disk_restore", "fetch", "fetched").await?;
         say(&self.vms, disk.id, "checking and converting").await?;
         let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
-        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image };
+        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image, is_foreign: false };
         Ok(self.vms.engine().bring_disk(&file, &brought).await?)
     }
 
@@ -204,11 +203,7 @@ impl DiskRestoreLife {
         if let Some(schedule) = backup.and_then(|backup| backup.schedule) {
             store::backup_schedule::wake(&mut tx, schedule, now).await?;
         }
-        if let Some(disk) = store::disk::load(&mut tx, id).await? {
-            let woken = DiskRow { work_at: Some(now), ..disk.clone() };
-            store::disk::update(&mut tx, &disk, &woken).await?;
-            tx.signal(Signal::Work("disks"));
-        }
+        hand_over(&mut tx, id, now).await?;
         Ok(tx.commit().await?)
     }
 }

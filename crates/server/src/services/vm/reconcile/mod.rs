@@ -4,6 +4,7 @@ pub mod backup;
 pub mod backup_schedule;
 mod capacity;
 pub mod disk;
+pub mod disk_import;
 pub mod disk_restore;
 pub mod disk_snapshot;
 mod download;
