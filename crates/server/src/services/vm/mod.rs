@@ -24,7 +24,7 @@ pub mod wire;
 mod zone;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -87,6 +87,7 @@ impl Vms {
             host,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
+            backup_failures: AtomicU64::new(0),
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
@@ -153,6 +154,23 @@ impl Vms {
         for (status, count) in counts {
             text.push_str(&format!("berth_vms{{status=\"{status}\"}} {count}\n"));
         }
+        text.push_str("# HELP berth_backups Backups of disks by status.\n# TYPE berth_backups gauge\n");
+        for (status, count) in store::backup::by_status(self.db()).await? {
+            text.push_str(&format!("berth_backups{{status=\"{status}\"}} {count}\n"));
+        }
+        text.push_str(
+            "# HELP berth_backup_schedule_last_made_seconds When the last backup that a schedule keeps was ready, in Unix time.\n\
+             # TYPE berth_backup_schedule_last_made_seconds gauge\n",
+        );
+        for (schedule, at) in store::backup_schedule::last_made(self.db()).await? {
+            let seconds = at.0 / Timestamp::SECOND;
+            text.push_str(&format!("berth_backup_schedule_last_made_seconds{{schedule=\"{schedule}\"}} {seconds}\n"));
+        }
+        let failures = self.inner.backup_failures.load(Ordering::Relaxed);
+        text.push_str(&format!(
+            "# HELP berth_backup_failures_total Backups that failed since the service began.\n\
+             # TYPE berth_backup_failures_total counter\nberth_backup_failures_total {failures}\n"
+        ));
         Ok(text)
     }
 }

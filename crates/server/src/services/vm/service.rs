@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use berth_domain::Timestamp;
 use berth_domain::ids::HostId;
@@ -39,6 +39,7 @@ pub(super) struct Inner {
     pub host: HostId,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
+    pub backup_failures: AtomicU64,
     pub views: views::Views,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
@@ -124,6 +125,11 @@ impl Vms {
 
     pub(crate) fn config(&self) -> &crate::config::Vm {
         &self.inner.config
+    }
+
+    /// One more backup failed.
+    pub(in crate::services::vm) fn count_failed_backup(&self) {
+        self.inner.backup_failures.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(in crate::services::vm) fn views(&self) -> &views::Views {

@@ -2,7 +2,7 @@
 //!
 //! A backup waits for its hidden snapshot, which the owner of its disk makes. Then it writes down that the store may have
 //! something of it, brings the snapshot there in parts, and reads all of it back: only what came back as it was sent is
-//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes lets
+//! `ready`. Whatever dies in between goes on from what is there. One that failed or goes lets
 //! go of its snapshot first, which takes room on the host, and has the store cleared then, which may be away.
 
 use std::collections::HashSet;
@@ -265,6 +265,7 @@ impl BackupLife {
         tracing::warn!(backup = %id, reason, "a backup failed");
         record(&self.vms, id, |backup, now| {
             if matches!(backup.status, BackupStatus::Pending | BackupStatus::Running) {
+                self.vms.count_failed_backup();
                 backup.status = BackupStatus::Failed;
                 (backup.message, backup.work_at) = (Some(reason), Some(now));
             }
