@@ -23,6 +23,13 @@ pub struct ImportedDisk {
     pub region_id: String,
 }
 
+impl ImportedDisk {
+    /// All that is said of it, as the query of an address.
+    pub fn query(&self) -> Result<String> {
+        query_text(self)
+    }
+}
+
 impl ProjectClient {
     /// Sends a disk, qcow2 or raw, of so many bytes that hash to this (SHA-256), and has a data disk made of it.
     pub async fn import_disk(
@@ -33,7 +40,7 @@ impl ProjectClient {
     ) -> Result<DataDisk> {
         // A file cannot be sent twice, so this request first makes sure of the token.
         self.quota().await?;
-        let path = format!("{}/disks/import?{}", self.path, query_text(disk)?);
+        let path = format!("{}/disks/import?{}", self.path, disk.query()?);
         let request = self.client.request(Method::POST, &path).header(header::CONTENT_LENGTH, bytes);
         let request = request.header("Content-Digest", format!("sha-256=:{}:", STANDARD.encode(sha256)));
         json(self.client.once(request.body(body)).await?).await

@@ -8,19 +8,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use berth_client::{DataDisk, ImportedDisk, ProjectClient};
+use berth_domain::query::Params;
+use berth_domain::vm::disk_import::ImportDisk;
 use clap::Args;
 use reqwest::Body;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncReadExt;
 
-use super::{Kind, SMALLEST, WORDS};
+use super::form::{Kind, SMALLEST, WORDS};
 use crate::commands::sandbox::copy::pieces;
 use crate::context::Context;
+use crate::failure::Failure;
 use crate::file_name;
 use crate::made;
 use crate::progress::{Meter, Progress};
 use crate::size;
-use crate::typed::retold;
+use crate::typed::{lines, retold};
 use crate::wait::WaitArgs;
 
 /// Most characters of a disk's name.
@@ -61,6 +64,7 @@ pub async fn run(context: &Context, project: &ProjectClient, args: ImportArgs) -
     };
     let kind = args.kind.unwrap_or(Kind::Block).word().to_owned();
     let request = ImportedDisk { name, kind, size_gb, region_id: args.region };
+    check(&request)?;
     let mut progress = Progress::beside_meter(context.is_quiet());
     progress.show(format!("{}: computing what the file hashes to", request.name));
     let (bytes, sha256) = hash(&args.file).await.with_context(unreadable)?;
@@ -73,6 +77,13 @@ pub async fn run(context: &Context, project: &ProjectClient, args: ImportArgs) -
         return Ok(disk);
     }
     made::wait(disk, args.waiting.most(), context.is_quiet(), async |id: &str| project.disk(id).await).await
+}
+
+/// Refuses by the service's own rules what it would refuse, before the file is read.
+fn check(disk: &ImportedDisk) -> Result<()> {
+    ImportDisk::read(Params::parse(&disk.query()?), None).map(drop).map_err(|error| {
+        Failure::usage(lines(error.details.iter().map(|d| (d.field.as_str(), d.message.as_str())), WORDS))
+    })
 }
 
 /// How many GiB a disk has at least that has all of a file, by what the file says of itself.

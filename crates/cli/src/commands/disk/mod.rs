@@ -4,6 +4,7 @@ mod backup;
 mod backup_schedule;
 pub mod export;
 mod find;
+mod form;
 mod import;
 mod snapshot;
 mod target;
@@ -12,10 +13,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use berth_client::{DataDisk, DiskSnapshot, List, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
 use self::find::DISK;
 pub use self::find::{find_data, find_root};
+use self::form::{Kind, SMALLEST, WORDS};
 pub use self::snapshot::find as find_snapshot;
 use super::vm::find as find_vm;
 use crate::context::Context;
@@ -31,45 +33,18 @@ use crate::watch::ListArgs;
 /// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
 
-/// How large a data disk is where nothing is said of it, in GiB.
-const SMALLEST: i64 = 10;
-
 /// What is said where the service says nothing.
 const UNKNOWN: &str = "no reason was given";
 
 /// Names of VMs by their ids.
 type Names = BTreeMap<String, String>;
 
-/// The option for each field.
-const WORDS: Words = &[
-    ("name", "NAME"),
-    ("type", "--kind"),
-    ("size_gb", "--size"),
-    ("region_id", "--region"),
-    ("snapshot_id", "--snapshot"),
-];
 /// The argument for each field of a growth.
 const RESIZED: Words = &[("size_gb", "GIB")];
 /// The argument for each field of an attachment.
 const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
 /// The column with the step under way or the failure; lists show it only in the wide form.
 const MESSAGE: &str = "+MESSAGE";
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Kind {
-    Filesystem,
-    Block,
-}
-
-impl Kind {
-    /// As the service calls it.
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Filesystem => "filesystem",
-            Self::Block => "block",
-        }
-    }
-}
 
 #[derive(Subcommand)]
 pub enum DiskCommand {
@@ -252,9 +227,9 @@ fn new_disk(
         Some(size) => i64::try_from(size)?,
         None => of_snapshot.map_or(SMALLEST, |snapshot| snapshot.size_gb),
     };
-    let unsaid = of_snapshot.map_or(Kind::Filesystem.word(), |snapshot| &snapshot.disk_type);
-    let kind = kind.map_or(unsaid, Kind::word);
-    let kind = kind.to_owned();
+    let of_kind = |kind: Kind| kind.word().to_owned();
+    let unsaid = || of_snapshot.map_or_else(|| of_kind(Kind::Filesystem), |snapshot| snapshot.disk_type.clone());
+    let kind = kind.map_or_else(unsaid, of_kind);
     Ok(NewDataDisk { name, kind, size_gb, region_id, snapshot_id: snapshot.map(|snapshot| snapshot.id) })
 }
 
