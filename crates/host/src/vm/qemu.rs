@@ -20,6 +20,7 @@ mod begin;
 mod boots;
 mod bridged;
 mod brought;
+mod capacity;
 mod disks;
 mod exports;
 mod findings;

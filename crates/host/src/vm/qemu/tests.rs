@@ -11,9 +11,10 @@ use berth_qemu::{accel, image};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{DiskSource, DiskSpec, QemuEngine, Settings};
+use super::{DiskSpec, QemuEngine, Settings};
 use crate::clock::Clock;
 use crate::network::Switches;
+use crate::vm::DiskSource;
 use crate::{EngineError, HostSettings, Machines};
 
 /// An engine over a folder that has an image, and keeps back so many GiB.
