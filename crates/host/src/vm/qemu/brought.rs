@@ -210,7 +210,7 @@ mod tests {
             bytes[600..611].copy_from_slice(b"/etc/shadow");
         };
         let huge = |bytes: &mut Vec<u8>| bytes[24..32].copy_from_slice(&(1_u64 << 60).to_be_bytes());
-        let torn = |bytes: &mut Vec<u8>| bytes[40..48].copy_from_slice(&(1_u64 << 40).to_be_bytes());
+        let torn = |bytes: &mut Vec<u8>| bytes[40..48].copy_from_slice(&7_u64.to_be_bytes());
         for (content, part) in [
             (header(&below), "builds on another file"),
             (word(76, 4), "builds on another file"),
