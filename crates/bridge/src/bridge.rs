@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
+use berth_domain::ids::MachineId;
 use tokio::sync::Mutex;
 
 use crate::claim;
 use crate::error::{Error, Result};
 use crate::folder::Folder;
 use crate::link::{Device, Links};
-use crate::machine::{Machine, MachineId, Wanted, addresses};
+use crate::machine::{Machine, Wanted, addresses};
 use crate::ruleset::{self, Surroundings};
 use crate::settings::Settings;
 use crate::{GATEWAY_MAC, conntrack, host, nft, tap};
@@ -105,6 +106,21 @@ impl Bridge {
     /// What is wanted now: what it was told last, by whichever process.
     pub async fn wanted(&self) -> BTreeMap<MachineId, Machine> {
         self.state.lock().await.wanted.machines.clone()
+    }
+
+    /// Whether a machine is on it.
+    pub async fn has(&self, id: MachineId) -> bool {
+        self.state.lock().await.wanted.machines.contains_key(&id)
+    }
+
+    /// A machine as it is on it.
+    pub async fn get(&self, id: MachineId) -> Option<Machine> {
+        self.state.lock().await.wanted.machines.get(&id).cloned()
+    }
+
+    /// The machines that are on it.
+    pub async fn ids(&self) -> Vec<MachineId> {
+        self.state.lock().await.wanted.machines.keys().copied().collect()
     }
 
     /// Makes a machine's network so: its tap, rules and ports. Connections that are still allowed go on. It may be repeated.
@@ -289,7 +305,7 @@ impl Bridge {
     async fn connect(&self, bridge: &Device, machine: &Machine) -> Result<()> {
         let name = self.settings.tap(machine.slot);
         self.step("tap");
-        tap::make(&name, machine.owner)?;
+        tap::make(&name)?;
         let port = self.device(&name).await?;
         if port.kind != "tun" {
             return Err(Error::Missing(format!(

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use berth_domain::ids::MachineId;
+
 /// The outcome of what is done on the host.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -11,6 +13,14 @@ pub enum Error {
     /// What is wanted cannot be, whatever the host is.
     #[error("{0}")]
     Invalid(String),
+    /// A machine is to have what another one has at this moment. It may be tried again.
+    #[error("the machine {machine} is to have {thing}, which another machine has")]
+    Taken {
+        /// Which machine.
+        machine: MachineId,
+        /// What of it.
+        thing: String,
+    },
     /// The host lacks something; the message says what to type.
     #[error("{0}")]
     Missing(String),

@@ -47,7 +47,7 @@ pub use error::{Error, Result};
 pub use link::Device;
 pub use look::{Present, lacks, present};
 pub use mac::Mac;
-pub use machine::{Machine, MachineId, Wanted};
+pub use machine::{Machine, Wanted};
 pub use settings::Settings;
 pub use stands::noted;
 pub use tap::{open_tap, open_vhost};

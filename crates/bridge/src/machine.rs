@@ -4,32 +4,26 @@ use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_domain::firewall::Rules;
+use berth_domain::ids::MachineId;
 use berth_domain::vm::inbound::InboundPort;
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use crate::error::{Error, Result};
 use crate::mac::Mac;
 use crate::settings::Settings;
-
-/// The id of a machine.
-pub type MachineId = Uuid;
 
 /// A machine, as its bridge knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
     /// A number from 1 on that no other machine of the host has. Its tap is named after it.
     pub slot: u16,
-    /// The link address of its card ([`Settings::mac`]). What comes from another one is dropped.
+    /// The link address of its card. What comes from another one is dropped.
     pub mac: Mac,
     /// Its address ([`Settings::address`]), which it is told by DHCP. What comes from another one is dropped.
     pub address: Ipv4Addr,
     /// Its IPv6 address ([`Settings::address6`]); without, it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address6: Option<Ipv6Addr>,
-    /// The user who may attach to its tap without a right; absent, root alone.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<u32>,
     /// Its firewall rules. What one of them says of a group says nothing here, since no member of a network comes this way.
     #[serde(default)]
     pub rules: Rules,
@@ -40,15 +34,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine of a slot without rules and ports, with all that follows from the slot; none where the subnet does not
-    /// reach so far.
-    pub fn of_slot(settings: &Settings, slot: u16) -> Option<Self> {
+    /// A machine of a slot, with a card of this address, without rules and ports: with all that follows from the slot; none
+    /// where the subnet does not reach so far.
+    pub fn of_slot(settings: &Settings, slot: u16, mac: Mac) -> Option<Self> {
         Some(Self {
             slot,
-            mac: Settings::mac(slot),
+            mac,
             address: settings.address(slot)?,
             address6: settings.address6(slot),
-            owner: None,
             rules: Rules::default(),
             ports: Vec::new(),
         })
@@ -98,12 +91,11 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether all of it can be at once.
+    /// Whether all machines can be at once, on a bridge that can be.
     ///
     /// # Errors
-    /// It says what is wrong, or which machines have the same.
+    /// It says what is wrong, or which machine is to have what another one has ([`Error::Taken`]).
     pub fn check(&self) -> Result<()> {
-        self.settings.check()?;
         let mut taken = HashSet::new();
         for (id, machine) in &self.machines {
             machine.check(&self.settings)?;
@@ -113,9 +105,7 @@ impl Wanted {
             things.extend(machine.ports.iter().map(|port| format!("{} ({})", port.at, port.to.protocol)));
             for thing in things {
                 if !taken.insert(thing.clone()) {
-                    return Err(Error::Invalid(format!(
-                        "the machine {id} is to have {thing}, which another machine has"
-                    )));
+                    return Err(Error::Taken { machine: *id, thing });
                 }
             }
         }

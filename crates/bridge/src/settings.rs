@@ -6,7 +6,6 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::mac::Mac;
 
 /// Most bytes of the bridge's name: a tap's is longer by a dash and a slot, and a device's has at most 15 (Linux, `IFNAMSIZ`).
 const LONGEST_NAME: usize = 9;
@@ -85,12 +84,6 @@ impl Settings {
     /// Its IPv6 address; none where machines have none.
     pub fn address6(&self, slot: u16) -> Option<Ipv6Addr> {
         self.subnet6.filter(|_| slot > 0).map(|subnet| nth6(subnet, 1 + u128::from(slot)))
-    }
-
-    /// A link address for the machine of a slot, which no other one of this bridge has.
-    pub const fn mac(slot: u16) -> Mac {
-        let [high, low] = slot.to_be_bytes();
-        Mac([0x52, 0x54, 0x00, 0x62, high, low])
     }
 
     /// Whether the bridge can be as it is described.
@@ -210,7 +203,6 @@ mod tests {
         assert_eq!(settings.address(6), None, "the broadcast address is nobody's");
         assert_eq!(settings.address6(1), Some("fd62:6572:7469::2".parse().unwrap()));
         assert_eq!(Settings { subnet6: None, ..Settings::default() }.address6(1), None);
-        assert_eq!(Settings::mac(0x0102).to_string(), "52:54:00:62:01:02");
         assert_eq!((settings.tap(65_535).as_str(), settings.slot("berth0-65535")), ("berth0-65535", Some(65_535)));
         for other in ["berth0", "berth0-", "berth0-07", "berth0-65536", "berth1-7", "berth0-+7"] {
             assert_eq!(settings.slot(other), None, "{other}");

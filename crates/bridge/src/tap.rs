@@ -45,15 +45,15 @@ pub fn open_vhost() -> Option<OwnedFd> {
     File::options().read(true).write(true).open(VHOST).ok().map(Into::into)
 }
 
-/// Makes a tap that persists, or changes whose it is. One that a process is attached to stays as it is.
-pub(crate) fn make(name: &str, owner: Option<u32>) -> Result<()> {
+/// Makes a tap of root's that persists. One that a process is attached to stays as it is.
+pub(crate) fn make(name: &str) -> Result<()> {
     let failed = |error| Error::io(format!("the tap {name} cannot be made"))(error);
     let tap = match attach(name) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => return Ok(()),
         tap => tap.map_err(failed)?,
     };
     // One that is nobody's is everybody's.
-    tell(&tap, libc::TUNSETOWNER, owner.unwrap_or(0).into()).map_err(failed)?;
+    tell(&tap, libc::TUNSETOWNER, 0).map_err(failed)?;
     tell(&tap, libc::TUNSETPERSIST, 1).map_err(failed)
 }
 

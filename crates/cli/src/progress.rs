@@ -36,6 +36,11 @@ impl Progress {
         Self { bar, told }
     }
 
+    /// One beside a meter, which shows the steps itself where a line can change.
+    pub fn beside_meter(quiet: bool) -> Self {
+        Self::new(quiet || std::io::stderr().is_terminal())
+    }
+
     /// Shows a step.
     pub fn show(&mut self, text: String) {
         if let Some(bar) = &self.bar {

@@ -128,9 +128,11 @@ impl ProjectClient {
         self.client.get(&self.backup_path(id)).await
     }
 
-    /// Deletes a backup; the disk that it is of stays.
-    pub async fn delete_backup(&self, id: &str) -> Result<()> {
-        self.client.delete(&self.backup_path(id)).await
+    /// Deletes a backup; the disk that it is of stays. An administrator of the platform may have one forgotten whose store does
+    /// not come back: whatever lies there stays.
+    pub async fn delete_backup(&self, id: &str, forget: bool) -> Result<()> {
+        let query = if forget { "?forget=true" } else { "" };
+        self.client.delete(&format!("{}{query}", self.backup_path(id))).await
     }
 
     /// Makes a new disk with what a backup has, called so or as the backup; it becomes `ready` after the answer.

@@ -130,20 +130,20 @@ impl Bridges {
     /// Whether a machine is on it.
     pub(crate) async fn has(&self, id: MachineId) -> bool {
         match &self.bridge {
-            Some(bridge) => bridge.wanted().await.contains_key(&id.0),
+            Some(bridge) => bridge.has(id).await,
             None => false,
         }
     }
 
     /// The machine as it is on the bridge.
     pub(crate) async fn get(&self, id: MachineId) -> Option<Machine> {
-        self.bridge.as_ref()?.wanted().await.remove(&id.0)
+        self.bridge.as_ref()?.get(id).await
     }
 
     /// What leads to the machines on it but this one.
     pub(crate) async fn ports_but(&self, id: MachineId) -> HashSet<(SocketAddr, Protocol)> {
         let Some(bridge) = &self.bridge else { return HashSet::new() };
-        let others = bridge.wanted().await.into_iter().filter(|(other, _)| *other != id.0);
+        let others = bridge.wanted().await.into_iter().filter(|(other, _)| *other != id);
         others.flat_map(|(_, machine)| machine.ports).map(|port| (port.at, port.to.protocol)).collect()
     }
 
@@ -166,7 +166,7 @@ impl Bridges {
     pub(crate) async fn set(&self, id: MachineId, machine: &Machine) -> Result<()> {
         let bridge = self.bridge.as_ref().ok_or_else(|| transient("this host has no bridge"))?;
         let _turn = self.changing.lock().await;
-        bridge.set(id.0, machine).await.map_err(failed)
+        bridge.set(id, machine).await.map_err(failed)
     }
 
     /// Takes the network of a machine away; fine where it has none.
@@ -178,7 +178,7 @@ impl Bridges {
         fault::point("vm.bridge.remove").await.map_err(transient)?;
         {
             let _turn = self.changing.lock().await;
-            bridge.remove(id.0).await.map_err(failed)?;
+            bridge.remove(id).await.map_err(failed)?;
         }
         fault::point("vm.bridge.removed").await.map_err(transient)
     }
@@ -198,7 +198,7 @@ impl Bridges {
     /// Takes away the networks of machines that ended, and makes up for what others changed.
     pub(crate) async fn tend(&self) {
         let Some(bridge) = &self.bridge else { return };
-        for id in bridge.wanted().await.into_keys().map(MachineId) {
+        for id in bridge.ids().await {
             if let Err(error) = self.let_go(id).await {
                 tracing::warn!(vm = %id, %error, "the network of a machine that ended cannot be taken away; trying again");
             }
@@ -246,15 +246,12 @@ fn unanswered(error: std::io::Error) -> Error {
 }
 
 /// Those that have a process, or are just getting one.
-async fn living(
-    machines: &Path,
-    noted: BTreeMap<berth_bridge::MachineId, Machine>,
-) -> BTreeMap<berth_bridge::MachineId, Machine> {
+async fn living(machines: &Path, noted: BTreeMap<MachineId, Machine>) -> BTreeMap<MachineId, Machine> {
     let mut living = BTreeMap::new();
     for (id, machine) in noted {
         // What cannot be told is taken for alive: it is looked at again and again.
         let dir = machines.join(id.to_string());
-        if !machine::while_absent(&dir, id, async {}).await.is_ok_and(|absent| absent.is_some()) {
+        if !machine::while_absent(&dir, id.0, async {}).await.is_ok_and(|absent| absent.is_some()) {
             living.insert(id, machine);
         }
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use self::header::Header;
+pub use self::header::Header;
 use crate::disk::{Bounds, convert};
 use crate::error::at;
 use crate::machine::Boot;
@@ -22,6 +22,8 @@ use crate::{Error, Result};
 pub const MANIFEST: &str = "image.json";
 /// Bytes that are hashed at a time.
 const CHUNK: usize = 1 << 20;
+/// Bytes of a GiB.
+const GIB: u64 = 1 << 30;
 /// Memory that a foreign image is assumed to need, in MiB.
 const FOREIGN_MEMORY_MB: u64 = 512;
 
@@ -160,6 +162,20 @@ pub async fn import(file: &Path, images: &Path, import: &Import, bounds: &Bounds
         let _ = tokio::fs::remove_dir_all(&staging).await;
     }
     outcome.map(|()| manifest)
+}
+
+/// What a foreign disk of data says of itself, qcow2 or raw.
+///
+/// # Errors
+/// `Invalid`, with a sentence for its sender, where it is no such disk, names other files, or has more than so many bytes for a
+/// guest.
+pub fn data(file: &Path, virtual_bytes: u64) -> Result<Header> {
+    let header = header::read_data(&header::open(file)?)?;
+    if header.virtual_size > virtual_bytes {
+        let (found, most) = (header.virtual_size.div_ceil(GIB), virtual_bytes / GIB);
+        return Err(Error::Invalid(format!("the file's disk has {found} GiB, more than the {most} GiB of this one")));
+    }
+    Ok(header)
 }
 
 async fn remove_tree(dir: &Path) -> Result<()> {

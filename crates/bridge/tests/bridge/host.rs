@@ -67,7 +67,7 @@ fn what_is_another_ones_is_refused() {
     let mut same = world.machine(3, json!([]), &[]);
     same.address = machine.address;
     let taken = world.block(world.bridge().set(id(3), &same));
-    assert!(matches!(&taken, Err(Error::Invalid(message)) if message.contains("another machine has")), "{taken:?}");
+    assert!(matches!(&taken, Err(Error::Taken { thing, .. }) if *thing == machine.address.to_string()), "{taken:?}");
     assert!(!world.block(world.bridge().wanted()).contains_key(&id(3)), "nothing was changed");
 }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::file_name;
 use crate::output::{self, Table};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
@@ -19,6 +20,8 @@ use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 use crate::watch::ListArgs;
 
+/// Most characters of an image's id.
+const ID: usize = 40;
 /// Seconds to wait for an image's removal.
 const LONGEST: u64 = 120;
 /// The option for each field; a file's id has another field than a URL's.
@@ -178,7 +181,7 @@ async fn import(context: &Context, args: ImportArgs) -> Result<Image> {
         ImageSource::File(PathBuf::from(&args.source))
     };
     let image = NewImage {
-        id: args.id.unwrap_or_else(|| id_of(&args.source)),
+        id: args.id.unwrap_or_else(|| file_name::slug_of(&args.source, ID)),
         name: args.name,
         login_user: args.login_user,
         sha256: args.sha256,
@@ -210,15 +213,6 @@ async fn ready(client: &Client, image: Image, seconds: Option<u64>, progress: Pr
         }
     };
     watch(progress, seconds, image, stage, async || Ok(client.image(&id).await?)).await
-}
-
-/// An id from the name of a file: `Fedora-Cloud_42.qcow2` is `fedora-cloud-42`.
-fn id_of(source: &str) -> String {
-    let file = source.split(['?', '#']).next().unwrap_or_default().rsplit('/').next().unwrap_or_default();
-    let stem = [".qcow2", ".img", ".raw"].iter().find_map(|end| file.strip_suffix(end)).unwrap_or(file);
-    let text: String =
-        stem.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
-    text.trim_matches('-').chars().take(40).collect::<String>().trim_end_matches('-').to_owned()
 }
 
 fn one(context: &Context, image: Image) -> Result<()> {
@@ -286,15 +280,4 @@ fn show(images: &[Listed]) -> Table {
     let header = ["ID", "NAME", "STATUS", "USER", "DISK", "AGE", "MESSAGE"];
     let none = "No images. Build one: script/quickstart, or import one: berth image import FILE";
     Table::new(header, rows, none).cut()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::id_of;
-
-    #[test]
-    fn ids_of_names() {
-        assert_eq!(id_of("https://example.org/a/Fedora-Cloud_42.qcow2?x=1"), "fedora-cloud-42");
-        assert_eq!(id_of("noble-server.img"), "noble-server");
-    }
 }

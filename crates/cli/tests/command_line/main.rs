@@ -6,6 +6,7 @@
 mod backup;
 mod copy;
 mod delete;
+mod disk_import;
 mod exec;
 mod export;
 mod harness;

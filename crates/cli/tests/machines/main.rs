@@ -14,6 +14,7 @@ mod crash;
 mod debian;
 mod descriptors;
 mod disk;
+mod disk_import;
 mod endurance;
 mod firewall;
 mod guest;

@@ -42,7 +42,7 @@ pub struct DiskSnapshotSpec {
     pub disk: DiskId,
 }
 
-/// A disk to be made of a file that was brought: a qcow2 that builds on no other.
+/// A disk to be made of a file that was brought: a disk that builds on no other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BroughtDisk {
     /// Its id: what it is called on the host.
@@ -51,4 +51,8 @@ pub struct BroughtDisk {
     pub size_gb: i64,
     /// The image as which a root disk boots; none of a data disk.
     pub image: Option<String>,
+    /// Whether somebody sent the file: a qcow2 or a raw disk that its sender made, of which nothing is believed. Any other is a
+    /// qcow2 that a host made.
+    #[serde(default)]
+    pub is_foreign: bool,
 }

@@ -16,6 +16,7 @@
 pub mod backup;
 pub mod backup_schedule;
 pub mod disk;
+pub mod disk_import;
 pub mod disk_snapshot;
 pub mod export;
 pub mod image;

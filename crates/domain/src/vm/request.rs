@@ -21,6 +21,8 @@ pub const MAX_DATA_DISKS: usize = 2 * MAX_DISKS;
 pub const MAX_KEYS: usize = 10;
 /// Most exposed ports of a VM.
 pub const MAX_PORTS: usize = 10;
+/// Most bytes of what names a region, an image or a plan.
+pub(super) const REFERENCE: usize = 255;
 /// Largest `user_data`, in bytes.
 pub const MAX_USER_DATA: usize = 64 * 1024;
 /// What user data may begin with: the heads that cloud-init knows (its page "User-data formats").
@@ -437,7 +439,7 @@ pub fn name(value: &Value) -> Parsed<Name> {
 }
 
 fn reference(value: &Value) -> Parsed<String> {
-    sized(1, 255)(value)
+    sized(1, REFERENCE)(value)
 }
 
 fn restart_policy(value: &Value) -> Parsed<RestartPolicy> {

@@ -20,6 +20,7 @@ mod begin;
 mod boots;
 mod bridged;
 mod brought;
+mod capacity;
 mod disks;
 mod exports;
 mod findings;
@@ -30,6 +31,7 @@ mod memory;
 mod network;
 mod notes;
 mod rescue;
+mod room;
 mod screen;
 mod settings;
 mod snapshots;
@@ -47,10 +49,8 @@ use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
-use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Observed, Watch};
-use berth_qemu::seed::Mac;
-use berth_qemu::{accel, disk, host, image};
+use berth_qemu::{accel, host};
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 
@@ -62,8 +62,8 @@ use self::network::Programs;
 use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
-    Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSource, DiskSpec, Engine, ExportSource,
-    Exported, Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
+    Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found,
+    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -77,8 +77,6 @@ use crate::{Result, lost};
 const GIB: u64 = 1 << 30;
 /// Port of SSH outside where 22 may not be bound.
 const HIGH_SSH: u16 = 2222;
-/// A disk with fewer bytes left is full, whatever is kept back.
-const LEAST_ROOM: u64 = 16 << 20;
 /// How long a process may take to end once it has left its sockets.
 const ENDING: Duration = Duration::from_secs(30);
 /// Between two looks at logs and at the room on the disk.
@@ -148,25 +146,6 @@ impl QemuEngine {
         Self { bridges, ..self }
     }
 
-    fn is_room(&self, free: u64) -> bool {
-        free >= self.reserve()
-    }
-
-    /// What is kept back of the host's disk, in bytes.
-    fn reserve(&self) -> u64 {
-        gib(self.settings.disk_reserve_gb).max(LEAST_ROOM)
-    }
-
-    /// Whether there is room on the disk, and was none before.
-    fn has_room_again(&self) -> bool {
-        let Ok((_, free)) = host::disk(&self.settings.host.data) else { return false };
-        if self.is_room(free) {
-            return self.full.swap(false, Ordering::Relaxed);
-        }
-        self.full.store(true, Ordering::Relaxed);
-        false
-    }
-
     fn machine(&self, id: MachineId) -> PathBuf {
         self.settings.host.data.join("machines").join(id.to_string())
     }
@@ -223,66 +202,6 @@ impl QemuEngine {
         generation::remove_folder(&self.machine(id)).await.map_err(transient)
     }
 
-    async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
-        if let Some(decision) = self.probed.get() {
-            return decision.clone();
-        }
-        let decision = self.settings.host.decide_acceleration(probe.as_ref(), qemu).await;
-        if !decision.provisional {
-            tracing::info!(accel = ?decision.accel, reason = decision.reason, "acceleration decided");
-            // Somebody may have decided the same meanwhile.
-            let _ = self.probed.set(decision.clone());
-        }
-        decision
-    }
-
-    async fn qemu_spec(&self, spec: &MachineSpec, assigned: machine::Assigned) -> Result<machine::Spec> {
-        let dir = self.machine(spec.id);
-        let base = self.base_of(spec.root_disk)?;
-        let manifest = Manifest::load(&base).map_err(qemu_failed)?;
-        self.integrity.check(&base, &manifest).await?;
-        let qemu = self.settings.host.find_qemu()?;
-        let boot = manifest.boot(&base);
-        let probe = match &boot {
-            machine::Boot::Kernel { kernel, initrd, .. } => {
-                Some(accel::Probe { kernel: kernel.clone(), initrd: initrd.clone() })
-            }
-            _ => None,
-        };
-        Ok(machine::Spec {
-            id: spec.id.0,
-            name: spec.name.clone(),
-            seed: dir.join("seed.iso"),
-            dir,
-            vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
-            memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
-            boot,
-            root: self.root_drive(spec.root_disk, &base)?,
-            drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
-            places: spec.disk_places,
-            assigned,
-            mac: Mac::of(spec.id.0),
-            link: machine::Link::Socket,
-            mtu: berth_egress::MTU,
-            accel: self.acceleration(probe, &qemu).await.accel,
-            jail: self.settings.host.machines.of_vm(spec.address),
-            memory: None,
-            mapped: None,
-            qemu,
-        })
-    }
-
-    /// What taking in an image may cost: no more than is configured, and than there is room for now.
-    fn import_bounds(&self) -> Result<disk::Bounds> {
-        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
-        Ok(disk::Bounds {
-            file_bytes: gib(self.settings.image_file_gb),
-            room_bytes: free.saturating_sub(gib(self.settings.disk_reserve_gb)),
-            virtual_bytes: gib(self.settings.image_virtual_gb),
-            time: Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default()),
-        })
-    }
-
     /// Watches a machine that runs, once.
     fn attend(&self, id: MachineId) {
         if !self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(id) {
@@ -318,23 +237,6 @@ fn named<T: std::str::FromStr + Eq + std::hash::Hash>(folder: &Path) -> HashSet<
     entries.filter_map(|entry| entry.file_name().to_str()?.split('.').next()?.parse().ok()).collect()
 }
 
-fn info(manifest: Manifest) -> ImageInfo {
-    ImageInfo {
-        id: manifest.id,
-        name: manifest.name,
-        os: manifest.os,
-        version: manifest.version,
-        login_user: manifest.login_user,
-        virtual_size: i64::try_from(manifest.virtual_size_bytes).unwrap_or(i64::MAX),
-        min_memory_mb: i64::try_from(manifest.min_memory_mb).unwrap_or(i64::MAX),
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "capacities are far below 2^52")]
-fn scaled(amount: u64, factor: f64) -> i64 {
-    (amount as f64 * factor) as i64
-}
-
 #[cfg(test)]
 mod tests;
 
@@ -345,15 +247,7 @@ impl Engine for QemuEngine {
     }
 
     async fn capacity(&self) -> Result<Capacity> {
-        let (total, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
-        let reserve = u64::try_from(self.settings.host.memory_reserve_mb).unwrap_or_default();
-        Ok(Capacity {
-            vcpu: scaled(host::cores(), self.settings.cpu_overcommit),
-            memory_mb: scaled(host::memory_mb().saturating_sub(reserve), self.settings.memory_overcommit),
-            disk_gb: scaled(total / GIB, self.settings.disk_overcommit),
-            disk_free: self.is_room(free),
-            room_bytes: i64::try_from(free.saturating_sub(self.reserve())).unwrap_or(i64::MAX),
-        })
+        self.left()
     }
 
     async fn gpus(&self) -> Result<Vec<Gpu>> {
@@ -376,21 +270,7 @@ impl Engine for QemuEngine {
     }
 
     async fn make_disk(&self, spec: &DiskSpec) -> Result<()> {
-        std::fs::create_dir_all(self.disks()).map_err(transient)?;
-        let size = gib(spec.size_gb);
-        match &spec.source {
-            DiskSource::Image(image) => {
-                let is_new = !self.disk_file(spec.id, true).exists();
-                self.clone_root(spec, self.base(image).await?).await?;
-                if is_new { self.note_fresh(spec.id) } else { Ok(()) }
-            }
-            DiskSource::Snapshot { id, is_root: true } => self.make_root_of_snapshot(spec, *id).await,
-            DiskSource::Snapshot { id, is_root: false } => self.make_data_of_snapshot(spec, *id).await,
-            DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
-            DiskSource::Filesystem(name) => {
-                disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)
-            }
-        }
+        self.make(spec).await
     }
 
     async fn bring_disk(&self, file: &Path, disk: &BroughtDisk) -> Result<()> {
@@ -408,10 +288,7 @@ impl Engine for QemuEngine {
     }
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
-        for file in self.files_of_disk(id) {
-            disk::remove(&file).await.map_err(qemu_failed)?;
-        }
-        Ok(())
+        self.forget_disk(id).await
     }
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
@@ -551,15 +428,11 @@ impl Engine for QemuEngine {
     }
 
     async fn images(&self) -> Result<Vec<ImageInfo>> {
-        let all = image::list(&self.images_dir()).into_iter();
-        Ok(all.filter(|(_, manifest)| !manifest.is_owned).map(|(_, manifest)| info(manifest)).collect())
+        Ok(self.platforms_images())
     }
 
     async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
-        let dir = self.images_dir().join(id);
-        let Ok(manifest) = Manifest::load(&dir) else { return Ok(None) };
-        let whole = manifest.id == id && self.integrity.check(&dir, &manifest).await.is_ok();
-        Ok(whole.then(|| info(manifest)))
+        Ok(self.whole_image(id).await)
     }
 
     async fn staging(&self) -> Result<PathBuf> {
@@ -569,15 +442,7 @@ impl Engine for QemuEngine {
     }
 
     async fn import_image(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
-        let import = image::Import {
-            id: import.id.clone(),
-            name: import.name.clone(),
-            login_user: import.login_user.clone(),
-            sha256: import.sha256.clone(),
-            uefi: import.uefi,
-        };
-        tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
-        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await.map_err(qemu_failed)?))
+        self.take_in(file, import).await
     }
 
     async fn remove_image(&self, id: &str) -> Result<()> {

@@ -14,13 +14,36 @@ use crate::{Error, Result};
 /// The last bytes of a boot sector.
 const BOOT_SECTOR: [u8; 2] = [0x55, 0xaa];
 
+/// Bytes of a sector: a raw disk has whole ones.
+const SECTOR: u64 = 512;
+/// How files begin that are no disks as they are, and what to do about each.
+const OTHERS: [(&[u8], &str); 14] = [
+    (b"KDMV", CONVERT),
+    (b"COWD", CONVERT),
+    (b"# Disk DescriptorFile", CONVERT),
+    (b"vhdxfile", CONVERT),
+    (b"conectix", CONVERT),
+    (b"<<< ", CONVERT),
+    (b"QED\0", CONVERT),
+    (b"LUKS", "the file is encrypted; decrypt it before you send it"),
+    (b"\x1f\x8b\x08", UNPACK),
+    (b"\xfd7zXZ\0", UNPACK),
+    (b"\x28\xb5\x2f\xfd", UNPACK),
+    (b"BZh", UNPACK),
+    (b"PK\x03\x04", UNPACK),
+    (b"7z\xbc\xaf\x27\x1c", UNPACK),
+];
+const CONVERT: &str =
+    "the file is a disk of another format; make a qcow2 of it with: qemu-img convert -O qcow2 FILE disk.qcow2";
+const UNPACK: &str = "the file is compressed or an archive; unpack it, and send the disk in it";
+
 /// A disk that may be converted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub struct Header {
     /// `qcow2` or `raw`.
-    pub(super) format: &'static str,
+    pub format: &'static str,
     /// Its size for a guest, in bytes.
-    pub(super) virtual_size: u64,
+    pub virtual_size: u64,
 }
 
 /// Opens a file that is one.
@@ -28,11 +51,9 @@ pub(super) fn open(path: &Path) -> Result<File> {
     qcow2::open(path)
 }
 
-/// Reads what a disk says of itself.
+/// Reads what a disk says of itself that a machine boots from.
 pub(super) fn read(file: &File) -> Result<Header> {
-    let length = file.metadata().map_err(|e| Error::io("cannot look at the image", e))?.len();
-    let mut head = [0; HEAD];
-    file.read_exact_at(&mut head, 0).map_err(|_| invalid("the file is too small to be a disk image"))?;
+    let (head, length) = begun(file)?;
     if head.starts_with(MAGIC) {
         Ok(Header { format: "qcow2", virtual_size: judged(&qcow2::read(file, &head)?)? })
     } else if head.ends_with(&BOOT_SECTOR) {
@@ -40,6 +61,29 @@ pub(super) fn read(file: &File) -> Result<Header> {
     } else {
         Err(invalid("the file is neither a qcow2 image nor a raw disk with a boot sector"))
     }
+}
+
+/// Reads what a disk says of itself that holds data. A raw one may begin with anything, but for what begins another format.
+pub(super) fn read_data(file: &File) -> Result<Header> {
+    let (head, length) = begun(file)?;
+    if head.starts_with(MAGIC) {
+        return Ok(Header { format: "qcow2", virtual_size: judged(&qcow2::read(file, &head)?)? });
+    }
+    if let Some((_, reason)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
+        return Err(invalid(reason));
+    }
+    if !length.is_multiple_of(SECTOR) {
+        return Err(invalid("the file is neither a qcow2 image nor a raw disk, which has whole sectors of 512 bytes"));
+    }
+    Ok(Header { format: "raw", virtual_size: length })
+}
+
+/// How a disk begins, and how long its file is.
+fn begun(file: &File) -> Result<([u8; HEAD], u64)> {
+    let length = file.metadata().map_err(|e| Error::io("cannot look at the image", e))?.len();
+    let mut head = [0; HEAD];
+    file.read_exact_at(&mut head, 0).map_err(|_| invalid("the file is too small to be a disk image"))?;
+    Ok((head, length))
 }
 
 /// The size of a disk that stands alone.
@@ -68,11 +112,15 @@ mod tests {
     use crate::qcow2::EXTERNAL_NAME;
     use proptest::prelude::*;
 
-    fn of(bytes: &[u8]) -> Result<Header> {
+    fn written(bytes: &[u8], read: impl FnOnce(&File) -> Result<Header>) -> Result<Header> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         std::fs::write(&path, bytes).unwrap();
         read(&open(&path)?)
+    }
+
+    fn of(bytes: &[u8]) -> Result<Header> {
+        written(bytes, read)
     }
 
     /// A header of version 3 with clusters of 64 KiB and 1 GiB for the guest.
@@ -97,6 +145,24 @@ mod tests {
         raw[510..512].copy_from_slice(&BOOT_SECTOR);
         assert_eq!(of(&raw).unwrap(), Header { format: "raw", virtual_size: 4096 });
         assert!(of(&raw[..511]).is_err());
+    }
+
+    #[test]
+    fn a_disk_of_data_needs_no_boot_sector_and_is_of_no_other_format() {
+        let of_data = |bytes: &[u8]| written(bytes, read_data);
+        assert_eq!(of_data(&header()).unwrap().format, "qcow2");
+        assert_eq!(of_data(&[7; 1024]).unwrap(), Header { format: "raw", virtual_size: 1024 });
+        for wrong in [&[7; 1023][..], &[7; 511]] {
+            assert!(of_data(wrong).is_err(), "{}", wrong.len());
+        }
+        for (magic, reason) in OTHERS {
+            let mut bytes = vec![0; 1024];
+            bytes[..magic.len()].copy_from_slice(magic);
+            assert!(of_data(&bytes).unwrap_err().to_string().contains(reason), "{reason}");
+        }
+        let mut lies = header();
+        set(&mut lies, 12, 512);
+        assert!(of_data(&lies).unwrap_err().to_string().contains("another file"));
     }
 
     #[test]

@@ -216,7 +216,12 @@ pub async fn export(drive: &Drive, file: &Path) -> Result<()> {
 
 /// Copies a disk that no machine has open into a raw file that takes space only where something was written.
 pub async fn unpack(drive: &Drive, file: &Path) -> Result<()> {
-    run_bounded(convert(drive, "raw")?.arg(file), most(drive)?, COPYING).await
+    unpack_within(drive, file, COPYING).await
+}
+
+/// The same, in no more than this time.
+pub async fn unpack_within(drive: &Drive, file: &Path, time: Duration) -> Result<()> {
+    run_bounded(convert(drive, "raw")?.arg(file), most(drive)?, time).await
 }
 
 /// The size of a disk for its guest, in bytes; refuses one that is not as it was made.

@@ -43,8 +43,10 @@ pub struct Vm {
     pub image_file_gb: i64,
     /// Largest disk that an accepted image may give a guest, in GiB.
     pub image_virtual_gb: i64,
-    /// How long converting an image may take.
+    /// How long converting an image, or a disk that was sent, may take.
     pub image_seconds: i64,
+    /// Largest file of a disk that the service accepts, in MiB.
+    pub import_mb: i64,
     /// Whether a new VM begins with the memory of a machine of its image and size that booted before; by default where machines
     /// are emulated.
     pub captured_boots: Option<bool>,
@@ -73,6 +75,7 @@ impl Default for Vm {
             image_file_gb: 64,
             image_virtual_gb: LARGEST_IMAGE_GB,
             image_seconds: 3600,
+            import_mb: 64 * 1024,
             captured_boots: None,
             qemu: None,
             first_address: std::net::Ipv4Addr::new(127, 64, 0, 1),
@@ -84,6 +87,11 @@ impl Vm {
     /// Most bytes of an image's file.
     pub(crate) fn image_bytes(&self) -> u64 {
         u64::try_from(self.image_file_gb).unwrap_or_default() << 30
+    }
+
+    /// Most bytes of the file of a disk that somebody sends.
+    pub(crate) fn import_bytes(&self) -> u64 {
+        u64::try_from(self.import_mb).unwrap_or_default() << 20
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -111,6 +119,8 @@ impl Vm {
         for (name, value) in [("image_file_gb", self.image_file_gb), ("image_virtual_gb", self.image_virtual_gb)] {
             ensure!((1..=LARGEST_IMAGE_GB).contains(&value), "vm.{name} must be from 1 to {LARGEST_IMAGE_GB}");
         }
+        let most = size::DATA.1 << 10;
+        ensure!((1..=most).contains(&self.import_mb), "vm.import_mb must be from 1 to {most}");
         let [a, b, _, _] = self.first_address.octets();
         ensure!(a == 127 && (64..128).contains(&b), "vm.first_address must lie in 127.64.0.0/10");
         Ok(())

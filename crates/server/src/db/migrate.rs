@@ -80,6 +80,8 @@ const STEPS: &[Step] = steps![
     51 "0051" "sandbox_gpus",
     53 "0053" "network_ipv6",
     54 "0054" "slug_since",
+    55 "0055" "disk_imports",
+    56 "0056" "hidden_copies",
     57 "0057" "ssh_keys_state",
 ];
 

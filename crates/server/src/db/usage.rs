@@ -78,14 +78,13 @@ pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
     sql(format!("SELECT {} FROM {rows}", sums())).bind(whose.id().to_string()).fetch_one(on).await
 }
 
-/// A query with one row for each existing thing (a copy of a disk that an image is made of is that image's), filtered by a condition, which ends with `AND` or is empty.
+/// A query with one row for each existing thing (a copy of a disk from which something else is made is hidden, and nobody's), filtered by a condition, which ends with `AND` or is empty.
 fn rows(of: &str) -> String {
     format!(
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
          memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL \
-         AND project_image_id IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, CASE WHEN size_bytes IS NULL THEN size_gb \
          ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}status <> 'failed' AND deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM project_images WHERE {of}deleted_at IS NULL UNION ALL \

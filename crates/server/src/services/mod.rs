@@ -13,6 +13,7 @@ pub mod network;
 mod owner;
 pub mod project;
 pub mod quota;
+mod received;
 pub mod sandbox;
 pub mod ssh_key;
 pub mod suspension;

@@ -689,3 +689,34 @@ async fn only_an_administrator_has_a_backup_forgotten() {
     assert_eq!(key.delete(&format!("{path}?forget=true")).await.status, 403);
     assert_eq!(key.delete(&path).await.status, 202);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_store_has_is_not_sent_again() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let data = disk(caller, 10).await;
+    ready(caller, json!({"disk_id": data})).await;
+    let database = stored(&platform)[0].parent().expect("a folder").to_owned();
+    platform.engine.hold("export");
+    let id = asked(caller, json!({"disk_id": data})).await;
+    caller.until("the file", async |_| platform.engine.waiting() > 0).await;
+    // While this is in the way, nobody can say that all of it is there.
+    let folder = database.join(&id);
+    let (in_the_way, part) = (folder.join("backup.json"), folder.join("000001"));
+    std::fs::create_dir_all(in_the_way.join("something")).expect("a folder");
+    platform.engine.let_go();
+    let path = format!("/backups/{id}");
+    let away = async |caller: Caller| {
+        let message = caller.get(&path).await.body["message"].clone();
+        message.as_str().is_some_and(|text| text.contains("cannot be used at the moment"))
+    };
+    caller.until("its message", away).await;
+    let is_file = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&part).expect("a part"));
+    let before = is_file();
+    std::fs::write(folder.join("000002"), "of an earlier try, which was longer").expect("a file");
+    std::fs::remove_dir_all(&in_the_way).expect("a folder");
+    platform.advance(60);
+    settled(caller, &path, "ready").await;
+    assert_eq!(is_file(), before, "it is the same file");
+    assert!(!folder.join("000002").exists());
+}

@@ -2,6 +2,7 @@
 
 use berth_domain::Timestamp;
 use berth_host::EngineError;
+use berth_server::db::sql;
 use berth_testkit::{Caller, Platform};
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -310,4 +311,35 @@ async fn what_is_no_schedule_is_refused() {
     caller.post("/backup_schedules", good).await.refused(409, "conflict");
     assert_eq!(caller.delete(&path).await.status, 204);
     caller.delete(&path).await.refused(404, "backup_schedule_not_found");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_suspended_organization_has_stands_still() {
+    let platform = platform().await;
+    let ada = platform.sign_up("ada@example.com").await;
+    let data = disk(&ada, 10).await;
+    let id = scheduled(&ada, json!({"name": "often", "disk_id": data, "every": "15m", "keep": 1})).await;
+    let org = ada.org().replace("/api/v1/", "/api/v1/admin/");
+    let act = async |verb: &str| assert_eq!(platform.admin.act(&format!("{org}/{verb}")).await.status, 200, "{verb}");
+    let count = async |text: &'static str| -> i64 {
+        sql(text).bind(id.as_str()).fetch_one(&platform.app().db).await.expect("a count")
+    };
+    act("suspend").await;
+    platform.advance(SPAN + 1);
+    let said = "SELECT COUNT(*) FROM backup_schedules WHERE id = $1 AND message LIKE '%suspended%'";
+    platform.admin.until("its time", async |_| count(said).await == 1).await;
+    assert_eq!(count("SELECT COUNT(*) FROM backups WHERE schedule_id = $1").await, 0);
+    act("unsuspend").await;
+    platform.advance(SPAN);
+    has(&ada, &id, "ready", 1).await;
+    // Those who read metrics learn when it was ready.
+    let metrics = reqwest::get(format!("{}/metrics", platform.admin.base)).await.expect("an answer");
+    let metrics = metrics.text().await.expect("a body");
+    for line in [
+        "berth_backups{status=\"ready\"} 1".to_owned(),
+        format!("berth_backup_schedule_last_made_seconds{{schedule=\"{id}\"}} "),
+        "berth_backup_failures_total 0".to_owned(),
+    ] {
+        assert!(metrics.lines().any(|found| found.starts_with(&line)), "{line}: {metrics}");
+    }
 }

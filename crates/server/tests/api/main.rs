@@ -13,6 +13,7 @@ mod capacity;
 mod client_address;
 mod count;
 mod disk;
+mod disk_import;
 mod disk_snapshot;
 mod edge;
 mod envelope;

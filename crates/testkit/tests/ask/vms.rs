@@ -233,7 +233,7 @@ async fn brought(way: &Way) -> Vec<String> {
     let file = vm.staging().await.expect("a folder").join("a disk of some name");
     // Longer than what is under way at a time.
     std::fs::write(&file, vec![9; 300_000]).expect("a file");
-    let disk = BroughtDisk { id: DiskId(id(24)), size_gb: 20, image: Some("micro".into()) };
+    let disk = BroughtDisk { id: DiskId(id(24)), size_gb: 20, image: Some("micro".into()), is_foreign: true };
     let mut said = vec![format!("{:?} {:?}", vm.bring_disk(&file, &disk).await, vm.bring_disk(&file, &disk).await)];
     let made = way.vms.brought(&disk.id.to_string());
     assert_eq!(made, Some((vec![9; 300_000], disk.image.clone())));

@@ -9,9 +9,9 @@ use super::find::{find_data, find_root};
 use super::target::TargetArgs;
 use crate::context::Context;
 use crate::id::is_id;
+use crate::made::{self, Made};
 use crate::output::{self, Table};
 use crate::pick::{Noun, candidates};
-use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, Outcome, find_all};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
@@ -61,6 +61,9 @@ pub enum BackupCommand {
         /// Names or ids
         #[arg(required = true)]
         backups: Vec<String>,
+        /// Forget them where their store does not come back; what lies there stays (administrators)
+        #[arg(long)]
+        forget: bool,
         #[command(flatten)]
         waiting: WaitArgs,
     },
@@ -95,7 +98,9 @@ pub async fn run(context: &Context, project: &ProjectClient, command: BackupComm
         BackupCommand::Restore { backup, name, waiting } => {
             restore(context, project, (&backup, name.as_deref()), waiting).await
         }
-        BackupCommand::Delete { backups, waiting } => delete(context, project, &backups, waiting).await,
+        BackupCommand::Delete { backups, forget, waiting } => {
+            delete(context, project, (&backups, forget), waiting).await
+        }
         BackupCommand::Schedule(command) => backup_schedule::run(context, project, command).await,
     }
 }
@@ -108,7 +113,8 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     for backup in made {
         let (id, name) = (backup.id.clone(), backup.name.clone());
         let waited = if args.waiting.wanted(true) {
-            ready(project, backup, args.waiting.longest(LONGEST), context.is_quiet()).await
+            let look = async |id: &str| project.backup(id).await;
+            made::wait(backup, Some(args.waiting.longest(LONGEST)), context.is_quiet(), look).await
         } else {
             Ok(backup)
         };
@@ -127,12 +133,6 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     outcome.end()
 }
 
-async fn ready(project: &ProjectClient, backup: Backup, seconds: u64, quiet: bool) -> Result<Backup> {
-    let id = backup.id.clone();
-    let stage = |backup: &Backup| Stage::of_made(&backup.name, &backup.status, backup.message.as_deref(), seconds);
-    watch(Progress::new(quiet), Some(seconds), backup, stage, async || Ok(project.backup(&id).await?)).await
-}
-
 async fn restore(
     context: &Context,
     project: &ProjectClient,
@@ -141,47 +141,42 @@ async fn restore(
 ) -> Result<()> {
     let backup = find(project, text).await?;
     let made = project.restore_backup(&backup.id, name).await.map_err(|error| retold(error, WORDS))?;
-    let seconds = waiting.longest(LONGEST);
     let disk = if waiting.wanted(true) {
-        let (id, stage) = (parts(&made).0.to_owned(), |disk: &RestoredDisk| restoring(disk, seconds));
-        let look = async || {
+        let look = async |id: &str| {
             Ok(match backup.kind.as_str() {
-                "root" => RestoredDisk::Root(Box::new(project.root_disk(&id).await?)),
-                _ => RestoredDisk::Data(Box::new(project.disk(&id).await?)),
+                "root" => RestoredDisk::Root(Box::new(project.root_disk(id).await?)),
+                _ => RestoredDisk::Data(Box::new(project.disk(id).await?)),
             })
         };
-        watch(Progress::new(context.is_quiet()), Some(seconds), made, stage, look).await?
+        made::wait(made, Some(waiting.longest(LONGEST)), context.is_quiet(), look).await?
     } else {
         made
     };
     output::rows(context.look, &disk, |disk| {
-        let (id, name, status, size_gb) = parts(disk);
+        let (id, name, status) = disk.told();
+        let size_gb = size_of(disk);
         let row = [name.to_owned(), status.to_owned(), backup.kind.clone(), format!("{size_gb} GiB"), id.to_owned()];
         Table::new(["NAME", "STATUS", "KIND", "SIZE", "ID"], [row], "")
     })
 }
 
-/// Id, name, status and size of a disk that is made of a backup.
-fn parts(disk: &RestoredDisk) -> (&str, &str, &str, i64) {
+/// The size of a disk that is made of a backup, in GiB.
+fn size_of(disk: &RestoredDisk) -> i64 {
     match disk {
-        RestoredDisk::Root(disk) => (&disk.id, &disk.name, &disk.status, disk.size_gb),
-        RestoredDisk::Data(disk) => (&disk.id, &disk.name, &disk.status, disk.size_gb),
+        RestoredDisk::Root(disk) => disk.size_gb,
+        RestoredDisk::Data(disk) => disk.size_gb,
     }
 }
 
-fn restoring(disk: &RestoredDisk, seconds: u64) -> Result<Stage> {
-    let (_, name, status, _) = parts(disk);
-    let message = match disk {
-        RestoredDisk::Root(disk) => disk.message.as_deref(),
-        RestoredDisk::Data(disk) => disk.message.as_deref(),
-    };
-    Stage::of_made(name, status, message, seconds)
-}
-
-async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {
+async fn delete(
+    context: &Context,
+    project: &ProjectClient,
+    (texts, forget): (&[String], bool),
+    waiting: WaitArgs,
+) -> Result<()> {
     let found = find_all(texts, async |text: &str| find(project, text).await).await?;
     let doomed = found.into_iter().map(|Backup { id, name, .. }| Doomed { name, id });
-    let ask = async |id: &str| project.delete_backup(id).await;
+    let ask = async |id: &str| project.delete_backup(id, forget).await;
     let look = async |id: &str| project.backup(id).await.map(|backup| backup.status);
     several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
 }

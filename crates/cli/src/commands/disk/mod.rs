@@ -4,6 +4,8 @@ mod backup;
 mod backup_schedule;
 pub mod export;
 mod find;
+mod form;
+mod import;
 mod snapshot;
 mod target;
 
@@ -11,13 +13,15 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 use berth_client::{DataDisk, DiskSnapshot, List, NewDataDisk, Page, ProjectClient, RootDisk, VmFilter};
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 
 use self::find::DISK;
 pub use self::find::{find_data, find_root};
+use self::form::{Kind, SMALLEST, WORDS};
 pub use self::snapshot::find as find_snapshot;
 use super::vm::find as find_vm;
 use crate::context::Context;
+use crate::made;
 use crate::output::{self, Table};
 use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
@@ -29,35 +33,18 @@ use crate::watch::ListArgs;
 /// Seconds to wait for a disk.
 const LONGEST: u64 = 120;
 
-/// How large a data disk is where nothing is said of it, in GiB.
-const SMALLEST: i64 = 10;
-
 /// What is said where the service says nothing.
 const UNKNOWN: &str = "no reason was given";
 
 /// Names of VMs by their ids.
 type Names = BTreeMap<String, String>;
 
-/// The option for each field.
-const WORDS: Words = &[
-    ("name", "NAME"),
-    ("type", "--kind"),
-    ("size_gb", "--size"),
-    ("region_id", "--region"),
-    ("snapshot_id", "--snapshot"),
-];
 /// The argument for each field of a growth.
 const RESIZED: Words = &[("size_gb", "GIB")];
 /// The argument for each field of an attachment.
 const ATTACHED: Words = &[("disk_id", "DISK"), ("vm_id", "VM")];
 /// The column with the step under way or the failure; lists show it only in the wide form.
 const MESSAGE: &str = "+MESSAGE";
-
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Kind {
-    Filesystem,
-    Block,
-}
 
 #[derive(Subcommand)]
 pub enum DiskCommand {
@@ -135,6 +122,8 @@ pub enum DiskCommand {
     Backup(backup::BackupCommand),
     /// Save a disk that no running VM has, or a snapshot, as a stand-alone qcow2 file; what broke off goes on
     Export(export::ExportArgs),
+    /// Make a data disk of a file on this machine, qcow2 or raw, and wait until it is ready
+    Import(import::ImportArgs),
     /// Delete disks that no VM has
     #[command(visible_alias = "rm")]
     Delete {
@@ -165,9 +154,12 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
             let request = new_disk((name, region), (size, kind), snapshot)?;
             let disk = project.create_disk(&request).await.map_err(|error| retold(error, WORDS))?;
             tell_shared(context, &project, &disk.name).await;
-            let longest = waiting.longest(LONGEST);
-            let disk =
-                if waiting.wanted(false) { ready(&project, disk, longest, context.is_quiet()).await? } else { disk };
+            let (longest, look) = (waiting.longest(LONGEST), async |id: &str| project.disk(id).await);
+            let disk = if waiting.wanted(false) {
+                made::wait(disk, Some(longest), context.is_quiet(), look).await?
+            } else {
+                disk
+            };
             one(context, &project, disk).await
         }
         DiskCommand::Resize { disk, size, root, waiting } => {
@@ -198,6 +190,11 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         DiskCommand::Backup(command) => backup::run(context, &project, command).await,
         DiskCommand::Snapshot(command) => snapshot::run(context, &project, command).await,
         DiskCommand::Export(args) => export::run(context, &project, args).await,
+        DiskCommand::Import(args) => {
+            let disk = import::run(context, &project, args).await?;
+            tell_shared(context, &project, &disk.name).await;
+            one(context, &project, disk).await
+        }
         DiskCommand::Delete { disks, root: false, waiting } => delete(context, &project, &disks, waiting).await,
         DiskCommand::Delete { disks, root: true, waiting } => delete_roots(context, &project, &disks, waiting).await,
     }
@@ -230,12 +227,9 @@ fn new_disk(
         Some(size) => i64::try_from(size)?,
         None => of_snapshot.map_or(SMALLEST, |snapshot| snapshot.size_gb),
     };
-    let kind = match kind {
-        Some(Kind::Block) => "block",
-        Some(Kind::Filesystem) => "filesystem",
-        None => of_snapshot.map_or("filesystem", |snapshot| &snapshot.disk_type),
-    };
-    let kind = kind.to_owned();
+    let of_kind = |kind: Kind| kind.word().to_owned();
+    let unsaid = || of_snapshot.map_or_else(|| of_kind(Kind::Filesystem), |snapshot| snapshot.disk_type.clone());
+    let kind = kind.map_or_else(unsaid, of_kind);
     Ok(NewDataDisk { name, kind, size_gb, region_id, snapshot_id: snapshot.map(|snapshot| snapshot.id) })
 }
 
@@ -310,12 +304,6 @@ async fn delete_roots(context: &Context, project: &ProjectClient, texts: &[Strin
     let ask = async |id: &str| project.delete_root_disk(id).await;
     let look = async |id: &str| project.root_disk(id).await.map(|disk| disk.status);
     several::delete(context, doomed.collect(), (waiting, LONGEST), ask, look).await
-}
-
-async fn ready(project: &ProjectClient, disk: DataDisk, seconds: u64, quiet: bool) -> Result<DataDisk> {
-    let id = disk.id.clone();
-    let stage = |disk: &DataDisk| Stage::of_made(&disk.name, &disk.status, disk.message.as_deref(), seconds);
-    watch(Progress::new(quiet), Some(seconds), disk, stage, async || Ok(project.disk(&id).await?)).await
 }
 
 /// Says that a new disk shares its name with others.

@@ -7,10 +7,10 @@ use clap::{Args, Subcommand};
 use super::find::{find_data, find_root};
 use crate::context::Context;
 use crate::id::is_id;
+use crate::made;
 use crate::output::{self, Table};
 use crate::page::PageArgs;
 use crate::pick::{Noun, candidates};
-use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
@@ -100,17 +100,10 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     let made = project.create_disk_snapshot(&request).await;
     let mut snapshot = made.map_err(|error| retold(error, words))?;
     if args.waiting.wanted(true) {
-        snapshot = ready(project, snapshot, args.waiting.longest(LONGEST), context.is_quiet()).await?;
+        let look = async |id: &str| project.disk_snapshot(id).await;
+        snapshot = made::wait(snapshot, Some(args.waiting.longest(LONGEST)), context.is_quiet(), look).await?;
     }
     one(context, &snapshot)
-}
-
-async fn ready(project: &ProjectClient, snapshot: DiskSnapshot, seconds: u64, quiet: bool) -> Result<DiskSnapshot> {
-    let id = snapshot.id.clone();
-    let stage = |snapshot: &DiskSnapshot| {
-        Stage::of_made(&snapshot.name, &snapshot.status, snapshot.message.as_deref(), seconds)
-    };
-    watch(Progress::new(quiet), Some(seconds), snapshot, stage, async || Ok(project.disk_snapshot(&id).await?)).await
 }
 
 async fn delete(context: &Context, project: &ProjectClient, texts: &[String], waiting: WaitArgs) -> Result<()> {

@@ -12,9 +12,9 @@ use crate::commands::vm::find as find_vm;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::id::belongs;
+use crate::made;
 use crate::output::{self, Table};
 use crate::pick::{Noun, candidates};
-use crate::progress::{Progress, Stage, watch};
 use crate::typed::{Words, retold};
 use crate::wait::WaitArgs;
 
@@ -53,15 +53,10 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<()> {
     let request = NewProjectImage { from_root_disk, name: args.name };
     let mut image = project.create_image(&request).await.map_err(|error| retold(error, WORDS))?;
     if args.waiting.wanted(true) {
-        image = ready(&project, image, args.waiting.longest(LONGEST), context.is_quiet()).await?;
+        let look = async |id: &str| project.image(id).await;
+        image = made::wait(image, Some(args.waiting.longest(LONGEST)), context.is_quiet(), look).await?;
     }
     one(context, &image)
-}
-
-async fn ready(project: &ProjectClient, image: ProjectImage, seconds: u64, quiet: bool) -> Result<ProjectImage> {
-    let id = image.id.clone();
-    let stage = |image: &ProjectImage| Stage::of_made(&image.name, &image.status, image.message.as_deref(), seconds);
-    watch(Progress::new(quiet), Some(seconds), image, stage, async || Ok(project.image(&id).await?)).await
 }
 
 /// Saves one as a file.

@@ -8,9 +8,9 @@ use super::find::find as find_sandbox;
 use super::show;
 use crate::context::Context;
 use crate::id::is_id;
+use crate::made;
 use crate::output;
 use crate::pick::{Noun, candidates};
-use crate::progress::{Progress, Stage, watch};
 use crate::several::{self, Doomed, find_all};
 use crate::typed::retold;
 use crate::wait::WaitArgs;
@@ -99,19 +99,10 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
     let made = project.create_snapshot(&sandbox.id, &request).await;
     let mut snapshot = made.map_err(|error| retold(error, &[("name", "--name")]))?;
     if args.waiting.wanted(true) {
-        snapshot = ready(project, snapshot, args.waiting.longest(LONGEST), context.is_quiet()).await?;
+        let look = async |id: &str| project.snapshot(id).await;
+        snapshot = made::wait(snapshot, Some(args.waiting.longest(LONGEST)), context.is_quiet(), look).await?;
     }
     one(context, &snapshot)
-}
-
-async fn ready(project: &ProjectClient, snapshot: Snapshot, seconds: u64, quiet: bool) -> Result<Snapshot> {
-    let id = snapshot.id.clone();
-    let stage = |snapshot: &Snapshot| {
-        let name = snapshot.name.as_deref().unwrap_or(&snapshot.id);
-        Stage::of_made(name, &snapshot.status, snapshot.message.as_deref(), seconds)
-    };
-    let look = async || Ok(project.snapshot(&id).await?);
-    watch(Progress::new(quiet), Some(seconds), snapshot, stage, look).await
 }
 
 /// The snapshot with a name or an id; one of the given sandbox wins over others with that name.

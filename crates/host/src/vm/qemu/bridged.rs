@@ -69,7 +69,7 @@ impl QemuEngine {
             }
         };
         let card = card(spec);
-        if bridge.wanted().await.iter().any(|(id, other)| *id != spec.id.0 && other.mac == card) {
+        if bridge.wanted().await.iter().any(|(id, other)| *id != spec.id && other.mac == card) {
             tracing::warn!(vm = %spec.id, %card, "another machine's card has the same address, so it is not on the bridge");
             forget(&dir)?;
             return Ok(None);
@@ -120,7 +120,7 @@ impl QemuEngine {
             EngineError::NoCapacity("the addresses of network.subnet are all given out; an operator widens it".into())
         };
         let slot = u16::try_from(spec.slot).map_err(|_| all_given())?;
-        let machine = Machine::of_slot(bridge.settings(), slot).ok_or_else(all_given)?;
+        let machine = Machine::of_slot(bridge.settings(), slot, card(spec)).ok_or_else(all_given)?;
         let (wanted, low_ports) = self.sort_ports(spec);
         let new: Vec<_> = wanted.iter().filter(|port| !open.contains(port)).copied().collect();
         // They are tried and not held: nobody listens at what the kernel leads elsewhere.
@@ -130,7 +130,7 @@ impl QemuEngine {
         taken_ports.extend(wanted.iter().filter(is_others).map(|port| port.to));
         let taken_ports = network::without_ssh(taken_ports)?;
         let ports = wanted.into_iter().filter(|port| !taken_ports.contains(&port.to)).collect();
-        let machine = Machine { mac: card(spec), rules: spec.rules.clone(), ports, ..machine };
+        let machine = Machine { rules: spec.rules.clone(), ports, ..machine };
         Ok((machine, Started { low_ports, taken_ports, ..Started::default() }))
     }
 

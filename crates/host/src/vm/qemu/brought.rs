@@ -1,18 +1,23 @@
 //! Disks that are made of files which were brought.
 //!
 //! What such a file's header says of other files is refused before any other program opens it, and a copy of it is made that
-//! the format's own program writes: what a machine gets is no header of somebody else.
+//! the format's own program writes: what a machine gets is no header of somebody else. Of a file that somebody sent, that program
+//! has no more time than the operator allows, and no more room than the host can spare: few bytes may stand for many.
 
 use std::path::Path;
+use std::time::Duration;
 
-use berth_qemu::disk;
-use berth_qemu::image::Manifest;
+use berth_qemu::image::{self, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
+use berth_qemu::{Error, disk, host};
 
 use super::{BroughtDisk, DiskSpec, QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
 use crate::vm::DiskSource;
 use crate::{EngineError, Result, fault};
+
+/// Between two looks whether the host has room to spare.
+const ROOM_LOOK: Duration = Duration::from_millis(500);
 
 impl QemuEngine {
     /// Makes a data disk of what a file has.
@@ -22,15 +27,44 @@ impl QemuEngine {
         if whole.exists() {
             return Ok(());
         }
-        let drive = checked(file, brought)?;
+        let drive = if brought.is_foreign { judged(file, brought)? } else { checked(file, brought)? };
         self.require_room(&drive)?;
         let half = self.disks().join(format!("{}.raw.tmp", brought.id));
         disk::remove(&half).await.map_err(qemu_failed)?;
-        snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
+        if brought.is_foreign {
+            self.unpack_foreign(&drive, &half).await?;
+        } else {
+            snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
+        }
         let raw = Drive { path: half.clone(), format: "raw", ..drive };
         machine::grow_file(&raw, gib(brought.size_gb)).await.map_err(qemu_failed)?;
+        tokio::fs::File::open(&half).await.map_err(transient)?.sync_all().await.map_err(transient)?;
         fault::point("disk.of_file.unpacked").await.map_err(transient)?;
         tokio::fs::rename(&half, &whole).await.map_err(transient)
+    }
+
+    /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
+    async fn unpack_foreign(&self, drive: &Drive, half: &Path) -> Result<()> {
+        let time = self.image_time();
+        let unpacked = tokio::select! {
+            unpacked = snapshot::unpack_within(drive, half, time) => unpacked.map_err(|error| untaken(error, time)),
+            () = self.until_full() => Err(EngineError::NoCapacity("the host's disk has no room for what the file holds".into())),
+        };
+        if unpacked.is_err() {
+            disk::remove(half).await.map_err(qemu_failed)?;
+        }
+        unpacked
+    }
+
+    /// Returns once the host has no room to spare.
+    async fn until_full(&self) {
+        loop {
+            tokio::time::sleep(ROOM_LOOK).await;
+            // Who cannot look does not know, and looks again.
+            if host::disk(&self.settings.host.data).is_ok_and(|(_, free)| !self.is_room(free)) {
+                return;
+            }
+        }
     }
 
     /// Makes a root disk of what a file has, which boots as an image does.
@@ -73,12 +107,35 @@ fn checked(file: &Path, BroughtDisk { id, size_gb, .. }: &BroughtDisk) -> Result
     Ok(drive)
 }
 
+/// A file that somebody sent as a disk that lies on no other, and fits.
+fn judged(file: &Path, BroughtDisk { id, size_gb, .. }: &BroughtDisk) -> Result<Drive> {
+    let header = image::data(file, gib(*size_gb)).map_err(qemu_failed)?;
+    Ok(Drive { path: file.to_owned(), format: header.format, bases: Vec::new(), serial: id.serial() })
+}
+
+/// What is told of a file that somebody sent, of which no disk could be made.
+fn untaken(error: Error, time: Duration) -> EngineError {
+    match error {
+        Error::Qemu(reason) | Error::Damaged(reason) => {
+            tracing::warn!(reason, "what somebody sent cannot be made a disk of");
+            EngineError::Permanent(
+                "the file is damaged, and no disk can be made of it; look at it with: qemu-img check FILE".into(),
+            )
+        }
+        Error::Timeout(_) => {
+            EngineError::Permanent(format!("making a disk of the file took longer than {} s", time.as_secs()))
+        }
+        other => qemu_failed(other),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use berth_domain::ids::DiskId;
     use berth_qemu::disk::clone_image;
     use berth_qemu::sandbox::create_layer;
 
+    use super::super::tests::engine;
     use super::*;
 
     #[tokio::test]
@@ -88,12 +145,131 @@ mod tests {
         create_layer(&alone, "", 2 << 30).unwrap();
         clone_image(&alone, &above, 2 << 30).await.unwrap();
         std::fs::write(&text, vec![b'x'; 4096]).unwrap();
-        let disk = |size_gb| BroughtDisk { id: DiskId(uuid::Uuid::nil()), size_gb, image: None };
+        let disk = |size_gb| BroughtDisk { id: DiskId(uuid::Uuid::nil()), size_gb, image: None, is_foreign: false };
         assert!(checked(&alone, &disk(2)).is_ok());
         let error = checked(&alone, &disk(1)).unwrap_err();
         assert!(error.is_final() && error.to_string().contains("2 GiB"), "{error}");
         for file in [above, text, dir.path().join("none")] {
             assert!(checked(&file, &disk(2)).unwrap_err().is_final(), "{}", file.display());
         }
+    }
+
+    /// A file that somebody sent, and the disk that is to be made of it.
+    fn sent(dir: &Path, content: &[u8], size_gb: i64) -> (std::path::PathBuf, BroughtDisk) {
+        let file = dir.join("sent");
+        std::fs::write(&file, content).unwrap();
+        let id = DiskId(uuid::Uuid::from_u128(7));
+        (file, BroughtDisk { id, size_gb, image: None, is_foreign: true })
+    }
+
+    async fn qemu_img(arguments: &[&str]) {
+        let done = tokio::process::Command::new("qemu-img").args(arguments).output().await.unwrap();
+        assert!(done.status.success(), "{done:?}");
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_becomes_a_raw_disk_of_its_size_that_takes_little_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 0);
+        let mut content = vec![0; 1 << 20];
+        content[5000..5004].copy_from_slice(b"here");
+        let (raw, disk) = sent(dir.path(), &content, 2);
+        let qcow2 = dir.path().join("sent.qcow2");
+        let [from, to] = [&raw, &qcow2].map(|path| path.to_str().unwrap());
+        qemu_img(&["convert", "-c", "-f", "raw", "-O", "qcow2", from, to]).await;
+        for file in [&raw, &qcow2] {
+            engine.make_data_of_file(file, &disk).await.unwrap();
+            let made = engine.disk_file(disk.id, false);
+            let bytes = std::fs::metadata(&made).unwrap();
+            assert_eq!(bytes.len(), 2 << 30);
+            assert!(std::os::unix::fs::MetadataExt::blocks(&bytes) * 512 < 2 << 20);
+            let mut found = [0; 4];
+            let read = std::fs::File::open(&made).unwrap();
+            std::os::unix::fs::FileExt::read_exact_at(&read, &mut found, 5000).unwrap();
+            assert_eq!(&found, b"here");
+            std::fs::remove_file(made).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_lies_or_refers_to_the_host_is_refused_with_a_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 0);
+        let header = |change: &dyn Fn(&mut Vec<u8>)| {
+            let whole = dir.path().join("whole.qcow2");
+            let _ = std::fs::remove_file(&whole);
+            create_layer(&whole, "", 1 << 30).unwrap();
+            let mut bytes = std::fs::read(&whole).unwrap();
+            change(&mut bytes);
+            bytes
+        };
+        let word = |at: usize, value: u32| header(&|bytes| bytes[at..at + 4].copy_from_slice(&value.to_be_bytes()));
+        let below = |bytes: &mut Vec<u8>| {
+            bytes[8..16].copy_from_slice(&600_u64.to_be_bytes());
+            bytes[16..20].copy_from_slice(&11_u32.to_be_bytes());
+            bytes[600..611].copy_from_slice(b"/etc/shadow");
+        };
+        let huge = |bytes: &mut Vec<u8>| bytes[24..32].copy_from_slice(&(1_u64 << 60).to_be_bytes());
+        let torn = |bytes: &mut Vec<u8>| bytes[40..48].copy_from_slice(&7_u64.to_be_bytes());
+        for (content, part) in [
+            (header(&below), "builds on another file"),
+            (word(76, 4), "builds on another file"),
+            (word(32, 1), "encrypted"),
+            (header(&huge), "1073741824 GiB, more than the 1 GiB"),
+            (header(&torn), "damaged"),
+            (b"KDMV".iter().copied().chain([0; 1020]).collect(), "qemu-img convert"),
+            (vec![7; 1000], "whole sectors"),
+        ] {
+            let (file, disk) = sent(dir.path(), &content, 1);
+            let error = engine.make_data_of_file(&file, &disk).await.unwrap_err();
+            assert!(error.is_final() && error.to_string().contains(part), "{part}: {error}");
+            assert!(!error.to_string().contains(dir.path().to_str().unwrap()), "{error}");
+            assert_eq!(std::fs::read_dir(engine.disks()).unwrap().count(), 0, "{part}");
+        }
+    }
+
+    /// A qcow2 of five clusters with 4 GiB for a guest, all of which are the last one.
+    fn expanding() -> Vec<u8> {
+        const CLUSTER: usize = 1 << 16;
+        const COPIED: u64 = 1 << 63;
+        const TABLES: usize = 8;
+        let mut bytes = vec![0; 5 * CLUSTER];
+        bytes[..4].copy_from_slice(b"QFI\xfb");
+        for (at, value) in [(4, 3_u32), (20, 16), (36, 8), (56, 1), (96, 4), (100, 104)] {
+            bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
+        }
+        let mut long = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
+        long(24, 4 << 30);
+        long(40, 2 * CLUSTER as u64);
+        long(48, CLUSTER as u64);
+        (0..TABLES).for_each(|table| long(2 * CLUSTER + 8 * table, (3 * CLUSTER as u64) | COPIED));
+        (0..CLUSTER / 8).for_each(|entry| long(3 * CLUSTER + 8 * entry, (4 * CLUSTER as u64) | COPIED));
+        bytes[4 * CLUSTER..].fill(0xab);
+        bytes
+    }
+
+    #[tokio::test]
+    async fn few_bytes_that_stand_for_more_than_the_host_can_spare_are_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        // It keeps back more than any host has: the room is gone as soon as that is looked at.
+        let engine = engine(dir.path(), 1 << 30);
+        let (file, disk) = sent(dir.path(), &expanding(), 4);
+        let error = engine.make_data_of_file(&file, &disk).await.unwrap_err();
+        assert!(matches!(&error, EngineError::NoCapacity(why) if why.contains("a copy of the disk")), "{error}");
+        // Where it goes while the file is read, that is ended.
+        let half = engine.disks().join("half");
+        let error = engine.unpack_foreign(&judged(&file, &disk).unwrap(), &half).await.unwrap_err();
+        assert!(matches!(&error, EngineError::NoCapacity(why) if why.contains("what the file holds")), "{error}");
+        assert!(!half.exists());
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_for_as_long_as_the_operator_allows() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut engine = engine(dir.path(), 0);
+        let (file, disk) = sent(dir.path(), &expanding(), 4);
+        engine.settings.image_seconds = 0;
+        let error = engine.make_data_of_file(&file, &disk).await.unwrap_err();
+        assert!(error.is_final() && error.to_string().contains("longer than 0 s"), "{error}");
     }
 }

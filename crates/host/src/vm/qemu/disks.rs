@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_domain::ids::{DiskId, MachineId};
+use berth_qemu::disk;
 use berth_qemu::machine::{self, Drive};
 
 use super::{QemuEngine, gib};
@@ -15,6 +16,33 @@ use crate::{EngineError, Result};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl QemuEngine {
+    /// Makes a disk, whole or not at all.
+    pub(super) async fn make(&self, spec: &DiskSpec) -> Result<()> {
+        std::fs::create_dir_all(self.disks()).map_err(transient)?;
+        let size = gib(spec.size_gb);
+        match &spec.source {
+            DiskSource::Image(image) => {
+                let is_new = !self.disk_file(spec.id, true).exists();
+                self.clone_root(spec, self.base(image).await?).await?;
+                if is_new { self.note_fresh(spec.id) } else { Ok(()) }
+            }
+            DiskSource::Snapshot { id, is_root: true } => self.make_root_of_snapshot(spec, *id).await,
+            DiskSource::Snapshot { id, is_root: false } => self.make_data_of_snapshot(spec, *id).await,
+            DiskSource::Empty => disk::create_block(&self.disk_file(spec.id, false), size).await.map_err(qemu_failed),
+            DiskSource::Filesystem(name) => {
+                disk::create_filesystem(&self.disk_file(spec.id, false), size, name).await.map_err(qemu_failed)
+            }
+        }
+    }
+
+    /// Removes the files of a disk.
+    pub(super) async fn forget_disk(&self, id: DiskId) -> Result<()> {
+        for file in self.files_of_disk(id) {
+            disk::remove(&file).await.map_err(qemu_failed)?;
+        }
+        Ok(())
+    }
+
     /// Where disks lie.
     pub(super) fn disks(&self) -> PathBuf {
         self.settings.host.data.join("disks")

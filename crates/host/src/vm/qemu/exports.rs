@@ -24,14 +24,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
+use berth_qemu::image;
 use berth_qemu::machine::{Drive, memory, snapshot};
-use berth_qemu::{host, image};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use super::notes::{self, make_young};
+use super::room;
 use crate::error::{qemu_failed, transient};
 use crate::vm::Exported;
 use crate::{EngineError, Result, fault};
@@ -178,12 +179,8 @@ impl Copy {
 
     /// Refuses what the host has no room for: at most what all files of the chain take.
     fn require_room(&self, exports: &Exports) -> Result<()> {
-        let files = self.drive.bases.iter().chain([&self.drive.path]);
-        let bytes: u64 = files.map(|path| blocks(path).map_err(transient)).sum::<Result<u64>>()?;
-        let has_room = || {
-            let (_, free) = host::disk(&exports.folder).map_err(qemu_failed)?;
-            Ok(free.saturating_sub(bytes) >= self.reserve)
-        };
+        let bytes = room::taken_by_all(&self.drive)?;
+        let has_room = || room::is_left(&exports.folder, bytes, self.reserve);
         if has_room()? {
             return Ok(());
         }
@@ -235,11 +232,6 @@ pub(super) async fn digest(path: &Path) -> Result<Exported> {
 pub(super) fn state(path: &Path) -> Result<State> {
     let states = memory::states(&[path]).map_err(qemu_failed)?;
     states.into_values().next().ok_or_else(|| transient("the disk's file cannot be looked at"))
-}
-
-/// What a file takes on the host, in bytes.
-pub(super) fn blocks(path: &Path) -> std::io::Result<u64> {
-    std::fs::metadata(path).map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512)
 }
 
 fn remove(path: &Path) -> std::io::Result<()> {

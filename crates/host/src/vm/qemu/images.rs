@@ -1,20 +1,23 @@
-//! Images that projects make of their disks: folders beside the platform's images, with a disk that lies on no other.
+//! Images: those that are taken in, and those that projects make of their disks. These are folders beside the platform's, with a
+//! disk that lies on no other.
 //!
-//! An image is made of a snapshot, whose file does not change, in `images/.<id>.making/`, and gets its name when all of it is
+//! A project's image is made of a snapshot, whose file does not change, in `images/.<id>.making/`, and gets its name when all of it is
 //! there. It boots as the image does that its disk was cloned from: the kernel and the initrd are that image's own, by hard
 //! links, as the modules on the disk belong to them. Its manifest says that a row owns it, so that nobody takes it for one of
 //! the platform's.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use berth_domain::ids::ImageId;
-use berth_qemu::image::{MANIFEST, Manifest};
+use berth_qemu::image::{self, MANIFEST, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
+use berth_qemu::{disk, host};
 
-use super::exports::{blocks, digest};
-use super::{QemuEngine, bases, host, info, notes};
+use super::exports::digest;
+use super::{QemuEngine, bases, gib, notes, room};
 use crate::error::{qemu_failed, transient};
-use crate::vm::{ImageInfo, ImageOfSnapshot};
+use crate::vm::{ImageImport, ImageInfo, ImageOfSnapshot};
 use crate::{EngineError, Result, fault, lost};
 
 /// How the folder of an image ends that is being made; a dot begins it.
@@ -23,6 +26,49 @@ const MAKING: &str = ".making";
 impl QemuEngine {
     fn half_image(&self, id: &str) -> PathBuf {
         self.images_dir().join(format!(".{id}{MAKING}"))
+    }
+
+    /// The platform's images that are there.
+    pub(super) fn platforms_images(&self) -> Vec<ImageInfo> {
+        let all = image::list(&self.images_dir()).into_iter();
+        all.filter(|(_, manifest)| !manifest.is_owned).map(|(_, manifest)| info(manifest)).collect()
+    }
+
+    /// An image that is whole.
+    pub(super) async fn whole_image(&self, id: &str) -> Option<ImageInfo> {
+        let dir = self.images_dir().join(id);
+        let Ok(manifest) = Manifest::load(&dir) else { return None };
+        let whole = manifest.id == id && self.integrity.check(&dir, &manifest).await.is_ok();
+        whole.then(|| info(manifest))
+    }
+
+    /// Takes in a foreign image.
+    pub(super) async fn take_in(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
+        let import = image::Import {
+            id: import.id.clone(),
+            name: import.name.clone(),
+            login_user: import.login_user.clone(),
+            sha256: import.sha256.clone(),
+            uefi: import.uefi,
+        };
+        tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
+        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await.map_err(qemu_failed)?))
+    }
+
+    /// What taking in an image may cost: no more than is configured, and than there is room for now.
+    fn import_bounds(&self) -> Result<disk::Bounds> {
+        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
+        Ok(disk::Bounds {
+            file_bytes: gib(self.settings.image_file_gb),
+            room_bytes: free.saturating_sub(gib(self.settings.disk_reserve_gb)),
+            virtual_bytes: gib(self.settings.image_virtual_gb),
+            time: self.image_time(),
+        })
+    }
+
+    /// How long converting what somebody sent may take.
+    pub(super) fn image_time(&self) -> Duration {
+        Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default())
     }
 
     /// Makes a project's image of a snapshot of a root disk.
@@ -72,10 +118,7 @@ impl QemuEngine {
 
     /// Refuses to copy a disk with all that it lies on where the host has no room for that.
     fn require_room_for_all(&self, drive: &Drive) -> Result<()> {
-        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
-        let files = drive.bases.iter().chain([&drive.path]);
-        let bytes: u64 = files.map(|path| blocks(path).map_err(transient)).sum::<Result<u64>>()?;
-        if self.is_room(free.saturating_sub(bytes)) {
+        if room::is_left(&self.settings.host.data, room::taken_by_all(drive)?, self.reserve())? {
             return Ok(());
         }
         Err(EngineError::NoCapacity("the host's disk has no room for an image of the disk".into()))
@@ -107,6 +150,18 @@ impl QemuEngine {
         ids.sort_unstable();
         ids.dedup();
         ids
+    }
+}
+
+pub(super) fn info(manifest: Manifest) -> ImageInfo {
+    ImageInfo {
+        id: manifest.id,
+        name: manifest.name,
+        os: manifest.os,
+        version: manifest.version,
+        login_user: manifest.login_user,
+        virtual_size: i64::try_from(manifest.virtual_size_bytes).unwrap_or(i64::MAX),
+        min_memory_mb: i64::try_from(manifest.min_memory_mb).unwrap_or(i64::MAX),
     }
 }
 

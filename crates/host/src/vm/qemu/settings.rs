@@ -19,7 +19,7 @@ pub struct Settings {
     pub image_file_gb: i64,
     /// Largest disk that an accepted image may give a guest, in GiB.
     pub image_virtual_gb: i64,
-    /// How long converting an image may take, in seconds.
+    /// How long converting an image, or a disk that somebody sent, may take, in seconds.
     pub image_seconds: i64,
     /// Whether machines begin with captured boots; where nothing is said, those that are emulated do.
     pub captured_boots: Option<bool>,

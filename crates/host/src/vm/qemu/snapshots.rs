@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 
 use berth_domain::ids::{DiskSnapshotId, MachineId};
+use berth_qemu::disk;
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive, snapshot};
-use berth_qemu::{disk, host};
 
 use super::disks::in_time;
-use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib, notes};
+use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib, notes, room};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
 
@@ -115,9 +115,7 @@ impl QemuEngine {
 
     /// Refuses to copy a disk for which the host has no room at this moment.
     pub(super) fn require_room(&self, drive: &Drive) -> Result<()> {
-        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
-        let bytes = std::fs::metadata(&drive.path).map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512);
-        if self.is_room(free.saturating_sub(bytes.map_err(transient)?)) {
+        if room::is_left(&self.settings.host.data, room::taken(&drive.path)?, self.reserve())? {
             return Ok(());
         }
         Err(EngineError::NoCapacity("the host's disk has no room for a copy of the disk".into()))

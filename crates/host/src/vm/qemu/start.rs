@@ -1,9 +1,13 @@
 //! Starting a machine: its process, with its seed and the devices that it has for itself, and its network.
 
+use std::path::Path;
+
+use berth_domain::ids::MachineId;
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::{ExposedPort, InboundPort};
-use berth_qemu::machine;
+use berth_qemu::image::Manifest;
 use berth_qemu::seed::{Mac, Mount, Seed, generic_vendor_data};
+use berth_qemu::{accel, machine};
 
 use super::boots::Begun;
 use super::bridged::Plugged;
@@ -13,6 +17,57 @@ use crate::vm::{DataDisk, MachineSpec, Open, Started};
 use crate::{Result, gpu};
 
 impl QemuEngine {
+    /// How machines are accelerated, as was found out by trying.
+    pub(super) async fn acceleration(&self, probe: Option<accel::Probe>, qemu: &Path) -> accel::Decision {
+        if let Some(decision) = self.probed.get() {
+            return decision.clone();
+        }
+        let decision = self.settings.host.decide_acceleration(probe.as_ref(), qemu).await;
+        if !decision.provisional {
+            tracing::info!(accel = ?decision.accel, reason = decision.reason, "acceleration decided");
+            // Somebody may have decided the same meanwhile.
+            let _ = self.probed.set(decision.clone());
+        }
+        decision
+    }
+
+    /// A machine, as its process is told of it.
+    pub(super) async fn qemu_spec(&self, spec: &MachineSpec, assigned: machine::Assigned) -> Result<machine::Spec> {
+        let dir = self.machine(spec.id);
+        let base = self.base_of(spec.root_disk)?;
+        let manifest = Manifest::load(&base).map_err(qemu_failed)?;
+        self.integrity.check(&base, &manifest).await?;
+        let qemu = self.settings.host.find_qemu()?;
+        let boot = manifest.boot(&base);
+        let probe = match &boot {
+            machine::Boot::Kernel { kernel, initrd, .. } => {
+                Some(accel::Probe { kernel: kernel.clone(), initrd: initrd.clone() })
+            }
+            _ => None,
+        };
+        Ok(machine::Spec {
+            id: spec.id.0,
+            name: spec.name.clone(),
+            seed: dir.join("seed.iso"),
+            dir,
+            vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
+            memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
+            boot,
+            root: self.root_drive(spec.root_disk, &base)?,
+            drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
+            places: spec.disk_places,
+            assigned,
+            mac: Mac::of(spec.id.0),
+            link: machine::Link::Socket,
+            mtu: berth_egress::MTU,
+            accel: self.acceleration(probe, &qemu).await.accel,
+            jail: self.settings.host.machines.of_vm(spec.address),
+            memory: None,
+            mapped: None,
+            qemu,
+        })
+    }
+
     /// Changes the ports and rules of a machine that runs.
     pub(super) async fn change_ports(&self, spec: &MachineSpec, before: Open) -> Result<Started> {
         if self.is_bridged(spec.id) {

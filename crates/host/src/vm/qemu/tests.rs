@@ -11,9 +11,10 @@ use berth_qemu::{accel, image};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{DiskSource, DiskSpec, QemuEngine, Settings};
+use super::{DiskSpec, QemuEngine, Settings};
 use crate::clock::Clock;
 use crate::network::Switches;
+use crate::vm::DiskSource;
 use crate::{EngineError, HostSettings, Machines};
 
 /// An engine over a folder that has an image, and keeps back so many GiB.
@@ -42,7 +43,7 @@ pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
         disk_reserve_gb,
         image_file_gb: 1,
         image_virtual_gb: 1,
-        image_seconds: 1,
+        image_seconds: 60,
         captured_boots: Some(false),
     };
     QemuEngine::open(settings, Clock::default(), switches)

@@ -226,6 +226,23 @@ impl Depot {
         self.get_at(self.part(id, number)).await
     }
 
+    /// Removes the parts of a backup that are more than so many.
+    pub async fn keep(&self, id: BackupId, parts: i64) -> Result<(), DepotError> {
+        let (of, last) = (self.of_backup(id), self.part(id, parts));
+        self.ask(|store| async move {
+            // Parts are of six digits, so that their names come in their order; what the backup is does not begin with one.
+            let is_part = |path: &Path| {
+                path.filename().is_some_and(|name| name.starts_with(|first: char| first.is_ascii_digit()))
+            };
+            let found: Vec<Path> = store.list(Some(&of)).map_ok(|object| object.location).try_collect().await?;
+            for path in found.into_iter().filter(|path| is_part(path) && *path > last) {
+                store.delete(&path).await?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     /// Removes all that is there of a backup; fine where there is nothing.
     pub async fn clear(&self, id: BackupId) -> Result<(), DepotError> {
         let of = self.of_backup(id);

@@ -9,8 +9,8 @@
 //! - The answer of a request never waits for a machine.
 
 pub mod api;
+mod carrying;
 mod depot;
-mod exporting;
 mod metrics;
 mod nameserver;
 pub mod ops;
@@ -24,7 +24,7 @@ pub mod wire;
 mod zone;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,11 +48,14 @@ use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
+use carrying::Carrying;
 use service::Inner;
 
 pub use depot::Depot;
 pub use service::Vms;
 
+/// How many files that were sent are made disks of at a time: each takes a core.
+const CONVERTING: usize = 2;
 /// Between two looks at machines that are stopping.
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
@@ -84,8 +87,11 @@ impl Vms {
             host,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
+            backup_failures: AtomicU64::new(0),
             views: views::Views::default(),
-            exporting: Arc::default(),
+            exporting: Carrying::new("exports"),
+            importing: Carrying::new("imports"),
+            converting: Semaphore::new(CONVERTING),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
@@ -108,6 +114,7 @@ impl Vms {
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk_restore::DiskRestoreLife::new(self.clone()));
+        self.drive(tasks, stop, reconcile::disk_import::DiskImportLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup_schedule::BackupScheduleLife::new(self.clone()));
         tasks.spawn(reconcile::backup::search(self.clone(), stop.clone()));
         self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));
@@ -147,6 +154,23 @@ impl Vms {
         for (status, count) in counts {
             text.push_str(&format!("berth_vms{{status=\"{status}\"}} {count}\n"));
         }
+        text.push_str("# HELP berth_backups Backups of disks by status.\n# TYPE berth_backups gauge\n");
+        for (status, count) in store::backup::by_status(self.db()).await? {
+            text.push_str(&format!("berth_backups{{status=\"{status}\"}} {count}\n"));
+        }
+        text.push_str(
+            "# HELP berth_backup_schedule_last_made_seconds When the last backup that a schedule keeps was ready, in Unix time.\n\
+             # TYPE berth_backup_schedule_last_made_seconds gauge\n",
+        );
+        for (schedule, at) in store::backup_schedule::last_made(self.db()).await? {
+            let seconds = at.0 / Timestamp::SECOND;
+            text.push_str(&format!("berth_backup_schedule_last_made_seconds{{schedule=\"{schedule}\"}} {seconds}\n"));
+        }
+        let failures = self.inner.backup_failures.load(Ordering::Relaxed);
+        text.push_str(&format!(
+            "# HELP berth_backup_failures_total Backups that failed since the service began.\n\
+             # TYPE berth_backup_failures_total counter\nberth_backup_failures_total {failures}\n"
+        ));
         Ok(text)
     }
 }

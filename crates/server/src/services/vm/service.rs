@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use berth_domain::Timestamp;
 use berth_domain::ids::HostId;
@@ -12,8 +12,9 @@ use berth_host::vm::Engine;
 
 use tokio::sync::Semaphore;
 
+use super::carrying::Carrying;
 use super::depot::Depot;
-use super::{exporting, metrics, views};
+use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
 use crate::db::Db;
 
@@ -38,8 +39,11 @@ pub(super) struct Inner {
     pub host: HostId,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
+    pub backup_failures: AtomicU64,
     pub views: views::Views,
-    pub exporting: Arc<exporting::Exporting>,
+    pub exporting: Arc<Carrying>,
+    pub importing: Arc<Carrying>,
+    pub converting: Semaphore,
     pub lost: Lost,
     pub lost_days: i64,
     pub depot: Option<Depot>,
@@ -123,13 +127,28 @@ impl Vms {
         &self.inner.config
     }
 
+    /// One more backup failed.
+    pub(in crate::services::vm) fn count_failed_backup(&self) {
+        self.inner.backup_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(in crate::services::vm) fn views(&self) -> &views::Views {
         &self.inner.views
     }
 
     /// Who exports what at present.
-    pub(in crate::services::vm) fn exporting(&self) -> &Arc<exporting::Exporting> {
+    pub(in crate::services::vm) fn exporting(&self) -> &Arc<Carrying> {
         &self.inner.exporting
+    }
+
+    /// Who imports what at present.
+    pub(in crate::services::vm) fn importing(&self) -> &Arc<Carrying> {
+        &self.inner.importing
+    }
+
+    /// Turns of those who have disks made of files that were sent.
+    pub(in crate::services::vm) fn converting(&self) -> &Semaphore {
+        &self.inner.converting
     }
 
     pub(crate) fn metrics(&self) -> &metrics::Metrics {

@@ -9,10 +9,8 @@ use berth_domain::ids::UploadId;
 use berth_domain::{Code, Error, Result};
 use berth_host::sandbox::DISK_FULL;
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use serde_json::json;
-use sha2::{Digest, Sha256};
-use tokio::io::AsyncWriteExt;
 use uuid::Uuid;
 
 use super::admit_stored;
@@ -20,6 +18,7 @@ use crate::db::audit::Audit;
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota::require_project;
+use crate::services::received::Receiving;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::upload::UploadRow;
@@ -31,8 +30,6 @@ const KEPT: i64 = 86_400;
 const ON_ITS_WAY: i64 = 4 * 3600;
 /// Most uploads of a project at a time.
 pub const MOST: i64 = 16;
-/// Bytes after which it is asked again whether there is room.
-const ASK_AGAIN: u64 = 16 * MIB;
 /// Bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
@@ -152,44 +149,18 @@ async fn has_room(sandboxes: &Sandboxes) -> Result<()> {
 async fn receive(
     sandboxes: &Sandboxes,
     file: Option<&Path>,
-    mut body: impl Stream<Item = Result<Bytes>> + Unpin,
-    wants_digest: bool,
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
+    is_hashed: bool,
 ) -> Result<(i64, String)> {
     let most = u64::try_from(sandboxes.config().upload_mb).unwrap_or(0).saturating_mul(MIB);
-    let no_space = |error: std::io::Error| Error::unavailable(format!("the upload cannot be written: {error}"));
-    let mut out = match file {
-        Some(file) => Some(tokio::fs::File::create(file).await.map_err(Error::internal)?),
-        None => None,
-    };
-    let mut digest = wants_digest.then(Sha256::new);
-    let (mut bytes, mut asked) = (0u64, 0u64);
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk?;
-        bytes += chunk.len() as u64;
-        if bytes > most {
-            let message = format!("An upload may have at most {} MiB.", most / MIB);
-            return Err(Error::new(Code::PayloadTooLarge, message));
-        }
-        if out.is_some() && bytes - asked > ASK_AGAIN {
-            asked = bytes;
-            has_room(sandboxes).await?;
-        }
-        if let Some(digest) = &mut digest {
-            digest.update(&chunk);
-        }
-        if let Some(out) = &mut out {
-            out.write_all(&chunk).await.map_err(no_space)?;
-        }
-    }
-    if bytes == 0 {
+    let too_large = || Error::new(Code::PayloadTooLarge, format!("An upload may have at most {} MiB.", most / MIB));
+    let admits = |bytes| if bytes > most { Err(too_large()) } else { Ok(()) };
+    let received = Receiving { file, is_hashed }.of(body, admits, || has_room(sandboxes)).await?;
+    if received.bytes == 0 {
         return Err(Error::new(Code::InvalidRequest, "The body is empty; send a tar archive."));
     }
-    // It is named by a row from now on, so it has to outlive a power cut.
-    if let Some(out) = out {
-        out.sync_all().await.map_err(no_space)?;
-    }
-    let digest = digest.map(|digest| hex::encode(&digest.finalize())).unwrap_or_default();
-    Ok((i64::try_from(bytes).map_err(Error::internal)?, digest))
+    let digest = received.sha256.map(|sha256| hex::encode(&sha256)).unwrap_or_default();
+    Ok((i64::try_from(received.bytes).map_err(Error::internal)?, digest))
 }
 
 /// Records the wish to remove an upload. A build that reads it already reads on.

@@ -9,11 +9,13 @@
 //! hashes to, so that a download which broke off goes on by `Range` and `If-Range`, or begins anew where the disk is another one
 //! by now.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 
 use async_stream::stream;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -25,39 +27,88 @@ use berth_domain::{Code, Error, Result, hex};
 use berth_host::vm::{Content, Exported, Part};
 use futures::StreamExt;
 use tokio_util::io::ReaderStream;
+use utoipa::openapi::{ContentBuilder, HeaderBuilder, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoParams, PartialSchema};
 
 use crate::http::auth::{Editor, Scope, Watch};
-use crate::http::envelope::ErrorBody;
+use crate::http::envelope::{ApiError, ErrorBody};
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::vm::Vms;
-use crate::services::vm::exporting::Place;
+use crate::services::vm::carrying::Place;
 use crate::services::vm::ops::export::{self as ops, Subject};
 
 /// Bytes that are sent at a time.
 const PIECE: usize = 128 << 10;
 /// What QEMU's disks are called.
-const QCOW2: HeaderValue = HeaderValue::from_static("application/x-qemu-disk");
+const QCOW2: &str = "application/x-qemu-disk";
 const CONTENT_DIGEST: HeaderName = HeaderName::from_static("content-digest");
 const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
 
-/// What a request says of the part that it wants.
-struct Wanted {
+/// What a request wants of a file, and who looks whether its caller may have it still.
+pub(super) struct Wanted {
     method: Method,
     range: Option<Range>,
     if_range: Option<String>,
+    watch: Watch,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for Wanted {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let text = |name| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        Ok(Self {
+            method: parts.method.clone(),
+            range: text(header::RANGE).and_then(Range::parse),
+            if_range: text(header::IF_RANGE).map(str::to_owned),
+            watch: Watch::from_request_parts(parts, state).await?,
+        })
+    }
+}
+
+/// What [`Wanted`] reads, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "describes")]
+struct PartParams {
+    #[param(rename = "Range")]
+    range: Option<String>,
+    #[param(rename = "If-Range")]
+    if_range: Option<String>,
+}
+
+/// What an export answers, for the document.
+struct FileAnswers;
+
+impl utoipa::IntoResponses for FileAnswers {
+    fn responses() -> BTreeMap<String, RefOr<utoipa::openapi::Response>> {
+        let refusals = ["400", "401", "403", "404", "409", "416", "429", "503", "507"];
+        let refusals = refusals.map(|status| (status.to_owned(), refusal()));
+        let whole = [("Content-Digest", OF_FILE), ("Repr-Digest", OF_FILE), ("ETag", TAG)];
+        let part = [("Repr-Digest", "SHA-256 of the whole file (RFC 9530)"), ("ETag", TAG), ("Content-Range", PART)];
+        [("200".to_owned(), file(whole)), ("206".to_owned(), file(part))].into_iter().chain(refusals).collect()
+    }
+}
+
+const OF_FILE: &str = "SHA-256 of the file (RFC 9530)";
+const TAG: &str = "names the file in If-Range";
+const PART: &str = "which part of the file follows, and how long it is";
+
+fn file(headers: [(&str, &str); 3]) -> RefOr<utoipa::openapi::Response> {
+    let content = ContentBuilder::new().schema(Some(<Vec<u8> as PartialSchema>::schema())).build();
+    let described = |text: &str| HeaderBuilder::new().description(Some(text)).build();
+    let answer = ResponseBuilder::new().content(QCOW2, content);
+    headers.iter().fold(answer, |answer, (name, text)| answer.header(*name, described(text))).build().into()
+}
+
+fn refusal() -> RefOr<utoipa::openapi::Response> {
+    let schema = Ref::from_schema_name(<ErrorBody<'_> as utoipa::ToSchema>::name());
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    ResponseBuilder::new().content("application/json", content).build().into()
 }
 
 impl Wanted {
-    fn of(method: Method, headers: &HeaderMap) -> Self {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        Self {
-            method,
-            range: text(header::RANGE).and_then(Range::parse),
-            if_range: text(header::IF_RANGE).map(str::to_owned),
-        }
-    }
-
     /// The part of a file; none where all of it is wanted.
     fn part(&self, about: &Exported) -> Result<Option<Part>> {
         let is_same = self.if_range.as_ref().is_none_or(|tag| *tag == tag_of(about));
@@ -74,30 +125,17 @@ impl Wanted {
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disks/{disk_id}/export",
     operation_id = "exportDisk", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_id" = uuid::Uuid, Path),
-        ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"))),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"),
-                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
-        (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
+        PartParams),
+    responses(FileAnswers),
     security(("bearer" = [])))]
 pub(super) async fn export_disk(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
-    watch: Watch,
-    method: Method,
-    headers: HeaderMap,
+    wanted: Wanted,
 ) -> Reply<Response> {
     let subject = ops::disk(&vms, &scope, DiskKind::Data, path.id("disk_id")?).await?;
-    Ok(send(&vms, scope, subject, watch, Wanted::of(method, &headers)).await?)
+    Ok(send(&vms, scope, subject, wanted).await?)
 }
 
 /// A root disk volume as a stand-alone qcow2 file, while no running machine has it: make a snapshot of the disk of a VM that
@@ -105,30 +143,17 @@ pub(super) async fn export_disk(
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/root_disks/{root_disk_id}/export",
     operation_id = "exportRootDiskVolume", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("root_disk_id" = uuid::Uuid, Path),
-        ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"))),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"),
-                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
-        (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
+        PartParams),
+    responses(FileAnswers),
     security(("bearer" = [])))]
 pub(super) async fn export_root_disk_volume(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
-    watch: Watch,
-    method: Method,
-    headers: HeaderMap,
+    wanted: Wanted,
 ) -> Reply<Response> {
     let subject = ops::disk(&vms, &scope, DiskKind::Root, path.id("root_disk_id")?).await?;
-    Ok(send(&vms, scope, subject, watch, Wanted::of(method, &headers)).await?)
+    Ok(send(&vms, scope, subject, wanted).await?)
 }
 
 /// A snapshot of a disk as a stand-alone qcow2 file. The answer begins once the file is made, which takes as long as copying the
@@ -136,64 +161,38 @@ pub(super) async fn export_root_disk_volume(
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/disk_snapshots/{disk_snapshot_id}/export",
     operation_id = "exportDiskSnapshot", tag = "disks",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("disk_snapshot_id" = uuid::Uuid, Path),
-        ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"))),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"),
-                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
-        (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
+        PartParams),
+    responses(FileAnswers),
     security(("bearer" = [])))]
 pub(super) async fn export_disk_snapshot(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
-    watch: Watch,
-    method: Method,
-    headers: HeaderMap,
+    wanted: Wanted,
 ) -> Reply<Response> {
     let subject = ops::snapshot(&vms, &scope, path.id("disk_snapshot_id")?).await?;
-    Ok(send(&vms, scope, subject, watch, Wanted::of(method, &headers)).await?)
+    Ok(send(&vms, scope, subject, wanted).await?)
 }
 
 /// An image of the project as a stand-alone qcow2 file.
 #[utoipa::path(get, path = "/api/v1/orgs/{org_id}/projects/{project_id}/images/{project_image_id}/export",
     operation_id = "exportProjectImage", tag = "images",
     params(("org_id" = String, Path), ("project_id" = String, Path), ("project_image_id" = uuid::Uuid, Path),
-        ("Range" = Option<String>, Header), ("If-Range" = Option<String>, Header)),
-    responses((status = 200, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Content-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("Repr-Digest" = String, description = "SHA-256 of the file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"))),
-        (status = 206, content_type = "application/x-qemu-disk", body = Vec<u8>,
-            headers(("Repr-Digest" = String, description = "SHA-256 of the whole file (RFC 9530)"),
-                ("ETag" = String, description = "names the file in If-Range"),
-                ("Content-Range" = String, description = "which part of the file follows, and how long it is"))),
-        (status = 400, body = ErrorBody),
-        (status = 401, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody),
-        (status = 409, body = ErrorBody), (status = 416, body = ErrorBody), (status = 429, body = ErrorBody),
-        (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
+        PartParams),
+    responses(FileAnswers),
     security(("bearer" = [])))]
 pub(super) async fn export_project_image(
     State(vms): State<Vms>,
     Editor(scope, ..): Editor<Vms>,
     path: PathText,
-    watch: Watch,
-    method: Method,
-    headers: HeaderMap,
+    wanted: Wanted,
 ) -> Reply<Response> {
     let subject = ops::image(&vms, &scope, path.id("project_image_id")?).await?;
-    Ok(send(&vms, scope, subject, watch, Wanted::of(method, &headers)).await?)
+    Ok(send(&vms, scope, subject, wanted).await?)
 }
 
 /// Has the host make the file, and sends what is wanted of it.
-async fn send(vms: &Vms, scope: Scope, subject: Subject, watch: Watch, wanted: Wanted) -> Result<Response> {
+async fn send(vms: &Vms, scope: Scope, subject: Subject, wanted: Wanted) -> Result<Response> {
     let place = vms.exporting().enter((scope.org, scope.project))?;
     let about = vms.engine().export(&subject.of).await.map_err(ops::refused)?;
     let part = match wanted.part(&about) {
@@ -207,7 +206,7 @@ async fn send(vms: &Vms, scope: Scope, subject: Subject, watch: Watch, wanted: W
     }
     ops::record(vms, &scope, &subject, &about).await?;
     let content = vms.engine().exported(&subject.of, &about.sha256, sent).await.map_err(ops::refused)?;
-    Ok((status, head, pass_on(content, place, scope, watch)).into_response())
+    Ok((status, head, pass_on(content, place, scope, wanted.watch)).into_response())
 }
 
 /// The bytes, as long as the caller may have them.
@@ -239,7 +238,7 @@ fn head(about: &Exported, name: &str, part: Option<Part>) -> Result<HeaderMap> {
     let sha256: [u8; 32] = hex::decode(&about.sha256).ok_or_else(|| Error::internal("a host tells no SHA-256"))?;
     let digest = value(format!("sha-256=:{}:", STANDARD.encode(sha256)))?;
     let mut head = HeaderMap::from_iter([
-        (header::CONTENT_TYPE, QCOW2),
+        (header::CONTENT_TYPE, HeaderValue::from_static(QCOW2)),
         (header::CONTENT_LENGTH, HeaderValue::from(part.map_or(about.bytes, |part| part.bytes))),
         (header::ACCEPT_RANGES, HeaderValue::from_static("bytes")),
         (header::CACHE_CONTROL, HeaderValue::from_static("private, no-store")),
@@ -259,7 +258,7 @@ fn head(about: &Exported, name: &str, part: Option<Part>) -> Result<HeaderMap> {
 
 /// The answer to a range that the file has nothing of, which tells how long it is.
 fn beyond(error: Error, about: &Exported) -> Response {
-    let mut response = crate::http::envelope::ApiError::from(error).into_response();
+    let mut response = ApiError::from(error).into_response();
     if let Ok(range) = HeaderValue::try_from(format!("bytes */{}", about.bytes)) {
         response.headers_mut().insert(header::CONTENT_RANGE, range);
     }

@@ -6,6 +6,7 @@ mod backup_schedule;
 mod catalog;
 mod console;
 mod disk;
+mod disk_import;
 mod disk_snapshot;
 mod export;
 mod firewall;
@@ -47,6 +48,7 @@ pub fn routes() -> OpenApiRouter<Vms> {
         .routes(routes!(disk::get_root_disk_volume, disk::delete_root_disk_volume))
         .routes(routes!(disk::resize_root_disk_volume))
         .routes(routes!(disk::list_disks, disk::create_disk))
+        .routes(routes!(disk_import::import_disk))
         .routes(routes!(disk::get_disk, disk::delete_disk))
         .routes(routes!(disk::attach_disk))
         .routes(routes!(disk::detach_disk))

@@ -28,9 +28,7 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     if let Some(replayed) = key.replay(&mut tx, now).await? {
         return Ok(replayed);
     }
-    if vms.catalog().region(&request.region_id).is_none() {
-        return Err(Error::new(Code::RegionNotFound, "There is no such region. GET /api/v1/regions lists them."));
-    }
+    require_region(vms, &request.region_id)?;
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     check(&mut tx, scope.into(), wanted, &request.region_id, "").await?;
@@ -42,6 +40,14 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     Ok(outcome)
+}
+
+/// Refuses with 404 a region that the platform does not have.
+pub(super) fn require_region(vms: &Vms, region: &str) -> Result<()> {
+    match vms.catalog().region(region) {
+        Some(_) => Ok(()),
+        None => Err(Error::new(Code::RegionNotFound, "There is no such region. GET /api/v1/regions lists them.")),
+    }
 }
 
 /// Records the wish to delete a disk of a kind.
@@ -56,6 +62,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
         DiskRow { status: DiskStatus::Deleting, message: None, work_at: Some(now), updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     store::disk_restore::wake(&mut tx, id, now).await?;
+    store::disk_import::wake(&mut tx, id, now).await?;
     record(&mut tx, scope, &row, "delete").await?;
     Ok(tx.commit().await?)
 }

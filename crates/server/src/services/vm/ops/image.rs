@@ -1,19 +1,19 @@
 //! Verbs on images. Each is a wish; [`reconcile::image`](crate::services::vm::reconcile::image) carries it out.
 
-use std::path::Path;
+use std::future::ready;
 
 use berth_domain::vm::ImageStatus;
 use berth_domain::vm::image::Import;
 use berth_domain::{Code, Error, Result, Timestamp};
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
 
 use crate::db::audit::Audit;
 use crate::db::{Signal, Tx};
 use crate::http::auth::Person;
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::received::{Receiving, Unclaimed};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
 use crate::services::vm::store::image::ImageRow;
@@ -81,41 +81,17 @@ pub async fn upload(
     refuse_taken(store::image::find(vms.db(), &import.id).await?)?;
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
     let name = format!("{}-{}.upload", import.id, uuid::Uuid::now_v7());
-    let file = Unclaimed(staging.join(&name));
-    receive(&file.0, body, vms.config().image_bytes()).await?;
+    let file = Unclaimed::new(staging.join(&name));
+    let most = vms.config().image_bytes();
+    let too_large = || Error::new(Code::PayloadTooLarge, format!("An image may have at most {most} bytes."));
+    let admits = |bytes| if bytes > most { Err(too_large()) } else { Ok(()) };
+    Receiving { file: Some(file.path()), is_hashed: false }.of(body, admits, || ready(Ok(()))).await?;
     import.upload = Some(name);
     let mut tx = vms.db().begin_as(admin).await?;
     let view = wish(&mut tx, admin, &import, vms.clock().now()).await?;
+    file.claim();
     tx.commit().await?;
-    // The row owns it now.
-    std::mem::forget(file);
     Ok(view)
-}
-
-/// A file that goes when nobody claims it, also when the request is dropped half way.
-struct Unclaimed(std::path::PathBuf);
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        // What stays is swept at the next start.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-async fn receive(file: &Path, mut body: impl Stream<Item = Result<Bytes>> + Unpin, most: u64) -> Result<()> {
-    let no_space = |error: std::io::Error| Error::unavailable(format!("the upload cannot be written: {error}"));
-    let mut out = tokio::fs::File::create(file).await.map_err(Error::internal)?;
-    let mut received = 0;
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk?;
-        received += chunk.len() as u64;
-        if received > most {
-            return Err(Error::new(Code::PayloadTooLarge, format!("An image may have at most {most} bytes.")));
-        }
-        out.write_all(&chunk).await.map_err(no_space)?;
-    }
-    // It is named by a row from now on, so it has to outlive a power cut.
-    out.sync_all().await.map_err(no_space)
 }
 
 /// Records the wish to remove an image that no disk was cloned from. Nobody sees it from now on.

@@ -5,6 +5,7 @@ pub mod admin;
 pub mod backup;
 pub mod backup_schedule;
 pub mod disk;
+pub mod disk_import;
 pub mod disk_snapshot;
 pub mod export;
 pub mod firewall;

@@ -43,8 +43,12 @@ pub async fn create(
     let wanted = Held { disks: 1, disk_gb: disk.extent.wanted_gb, ..Held::default() };
     quota::admit(&mut tx, scope, wanted, now).await?;
     let image = new_image(&disk, request.name, now)?;
-    let copy =
-        DiskSnapshotRow { id: image.snapshot, image: Some(image.id), ..super::disk_snapshot::new(&disk, "image", now) };
+    let copy = DiskSnapshotRow {
+        id: image.snapshot,
+        hidden: true,
+        image: Some(image.id),
+        ..super::disk_snapshot::new(&disk, "image", now)
+    };
     store::project_image::insert(&mut tx, &image).await?;
     store::disk_snapshot::insert(&mut tx, &copy).await?;
     record(&mut tx, scope, &image, "create").await?;

@@ -2,7 +2,7 @@
 //!
 //! A backup waits for its hidden snapshot, which the owner of its disk makes. Then it writes down that the store may have
 //! something of it, brings the snapshot there in parts, and reads all of it back: only what came back as it was sent is
-//! `ready`. Whatever dies in between begins anew, after what is there is gone. One that failed or goes lets
+//! `ready`. Whatever dies in between goes on from what is there. One that failed or goes lets
 //! go of its snapshot first, which takes room on the host, and has the store cleared then, which may be away.
 
 use std::collections::HashSet;
@@ -16,6 +16,7 @@ use berth_host::EngineError;
 use tokio_util::sync::CancellationToken;
 
 use super::transfer::{self, Stored};
+use super::wanted::{late, unwanted};
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::services::vm::depot::{Depot, DepotError, Standing, sift};
@@ -26,8 +27,6 @@ use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
 
-/// Between two looks whether what is under way is still wanted.
-const LOOK: Duration = Duration::from_secs(2);
 /// Between two looks whether the store is in its place.
 const GLANCE: Duration = Duration::from_mins(1);
 /// Between two searches of the store for what no row names.
@@ -40,7 +39,7 @@ const LONG: i64 = 3600;
 const ELSEWHERE: &str = "it lies in another store than the one that the platform has now; its operator brings that back, or \
                          has this backup forgotten";
 /// What an owner is told where the store cannot be used at the moment. Why is the operator's to know.
-const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
+pub(super) const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
 
 /// The lives of backups.
 pub struct BackupLife {
@@ -211,9 +210,11 @@ impl BackupLife {
             // Only for who looks on; the next word comes in a moment.
             let _ = say(&self.vms, backup.id, message).await;
         };
+        let load = || store::backup::load(self.vms.db(), backup.id);
         let stored = tokio::select! {
             stored = transfer::store(&self.vms, depot, &backup, told) => stored,
-            () = self.unwanted(&backup) => return Ok(()),
+            () = unwanted(load, |row: &BackupRow| row.status == BackupStatus::Running) => return Ok(()),
+            () = late(self.vms.clock(), last_moment(&backup)) => return Ok(()),
         };
         if let Err(transfer::Failed::Depot(error)) = &stored {
             self.away(backup.id, error).await?;
@@ -238,12 +239,7 @@ impl BackupLife {
 
     /// The same, in its place.
     async fn depot(&self, backup: &BackupRow) -> Result<&Depot, StepError> {
-        let depot = self.configured()?;
-        if let Err(error) = in_place(&self.vms, depot).await {
-            say(&self.vms, backup.id, AWAY.to_owned()).await?;
-            return Err(error);
-        }
-        Ok(depot)
+        at_hand(&self.vms, backup, |away| say(&self.vms, backup.id, away.to_owned())).await
     }
 
     /// Writes down that the store may have something of a backup from now on. None where it is not wanted any more.
@@ -265,23 +261,11 @@ impl BackupLife {
         Ok(Some(backup))
     }
 
-    /// Returns once a backup is not to be made any more, or takes too long.
-    async fn unwanted(&self, backup: &BackupRow) {
-        while self.vms.clock().now() < last_moment(backup) {
-            tokio::time::sleep(LOOK).await;
-            // A database that does not answer says nothing.
-            if let Ok(Some(row)) = store::backup::load(self.vms.db(), backup.id).await
-                && row.status != BackupStatus::Running
-            {
-                return;
-            }
-        }
-    }
-
     async fn fail(&self, id: BackupId, reason: String) -> Result<(), StepError> {
         tracing::warn!(backup = %id, reason, "a backup failed");
         record(&self.vms, id, |backup, now| {
             if matches!(backup.status, BackupStatus::Pending | BackupStatus::Running) {
+                self.vms.count_failed_backup();
                 backup.status = BackupStatus::Failed;
                 (backup.message, backup.work_at) = (Some(reason), Some(now));
             }
@@ -357,6 +341,25 @@ async fn write(tx: &mut Tx, before: &BackupRow, mut backup: BackupRow, now: Time
     }
     store::backup::update(tx, before, &backup).await?;
     Ok(backup)
+}
+
+/// The store that has a backup, or is to have it. Where it cannot be used, the owner is told so.
+pub(super) async fn at_hand<'a, F: Future<Output = Result<(), StepError>>>(
+    vms: &'a Vms,
+    backup: &BackupRow,
+    tell: impl FnOnce(&'static str) -> F,
+) -> Result<&'a Depot, StepError> {
+    let wanted = backup.store.as_deref();
+    let Some(depot) = vms.depot().filter(|depot| wanted.is_none_or(|wanted| wanted == depot.name())) else {
+        tracing::warn!(backup = %backup.id, wanted, "no such store of backups is configured");
+        tell(AWAY).await?;
+        return Err(EngineError::Transient("the store of the backup is not configured".into()).into());
+    };
+    if let Err(error) = in_place(vms, depot).await {
+        tell(AWAY).await?;
+        return Err(error);
+    }
+    Ok(depot)
 }
 
 /// Fails where the store is not in its place.

@@ -22,10 +22,11 @@ pub struct BackupScheduleLife {
     vms: Vms,
 }
 
-/// One look at a schedule: its row, and the backups that it made.
+/// One look at a schedule: its row, the backups that it made, and whether its organization is suspended.
 pub struct Seen {
     schedule: BackupScheduleRow,
     made: Vec<Made>,
+    is_suspended: bool,
 }
 
 impl Life for BackupScheduleLife {
@@ -46,11 +47,14 @@ impl Life for BackupScheduleLife {
     async fn look(&self, id: &BackupScheduleId) -> Result<Option<Seen>, StepError> {
         let Some(schedule) = store::backup_schedule::load(self.vms.db(), *id).await? else { return Ok(None) };
         let made = store::backup::of_schedule(self.vms.db(), *id).await?;
-        Ok(Some(Seen { schedule, made }))
+        let is_suspended = store::backup_schedule::is_suspended(self.vms.db(), schedule.org).await?;
+        Ok(Some(Seen { schedule, made, is_suspended }))
     }
 
-    async fn plan(&self, Seen { schedule, made }: &Seen) -> Result<Next<ScheduleStep>, StepError> {
-        let step = next(schedule.is_due(self.vms.clock().now()), !surplus(made, schedule.keep).is_empty());
+    async fn plan(&self, Seen { schedule, made, is_suspended }: &Seen) -> Result<Next<ScheduleStep>, StepError> {
+        // What a suspended organization has stays as it is.
+        let has_surplus = !is_suspended && !surplus(made, schedule.keep).is_empty();
+        let step = next(schedule.is_due(self.vms.clock().now()), has_surplus);
         Ok(step.map_or(Next::Rest(schedule.next_at), Next::Take))
     }
 
@@ -133,6 +137,9 @@ impl BackupScheduleLife {
     async fn make_all(&self, tx: &mut Tx, schedule: &BackupScheduleRow, now: Timestamp) -> Result<Said, StepError> {
         if self.vms.depot().is_none() {
             return Ok(Said::of("the platform keeps no backups at present; ask its operator"));
+        }
+        if store::backup_schedule::is_suspended(&mut *tx, schedule.org).await? {
+            return Ok(Said::of("left out: the organization is suspended"));
         }
         let tenant = Tenant { org: schedule.org, project: schedule.project };
         let mut disks = disks_of(tx, tenant, schedule.of).await?;

@@ -10,7 +10,7 @@ use berth_host::vm::{Aim, DiskSource, DiskSpec};
 use super::capacity::shortage_of_disk;
 use super::disk_snapshot::copy;
 use super::{StepError, fault};
-use crate::db::Tx;
+use crate::db::{Signal, Tx};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
@@ -24,11 +24,11 @@ pub struct DiskLife {
     vms: Vms,
 }
 
-/// One look at a disk: its row, whether it is being made of a backup, and the first of its snapshots that are to be made, or
+/// One look at a disk: its row, whether it is being made of a backup or a file, and the first of its snapshots that are to be made, or
 /// given up.
 pub struct Seen {
     disk: DiskRow,
-    is_restored: bool,
+    is_brought: bool,
     snapshot: Option<DiskSnapshotId>,
 }
 
@@ -52,12 +52,13 @@ impl Life for DiskLife {
         // Its VM has it copied, where one has it.
         let open =
             if disk.vm.is_none() { store::disk_snapshot::open_of_disk(self.vms.db(), *id).await? } else { Vec::new() };
-        let is_restored = disk.backup.is_some() && store::disk_restore::find(self.vms.db(), *id).await?.is_some();
-        Ok(Some(Seen { disk, is_restored, snapshot: open.first().map(|snapshot| snapshot.id) }))
+        let is_brought = store::disk_restore::find(self.vms.db(), *id).await?.is_some()
+            || store::disk_import::find(self.vms.db(), *id).await?.is_some();
+        Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(|snapshot| snapshot.id) }))
     }
 
-    async fn plan(&self, Seen { disk, is_restored, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
-        if *is_restored {
+    async fn plan(&self, Seen { disk, is_brought, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
+        if *is_brought {
             // Who makes it wakes this worker when that has ended.
             return Ok(Next::Rest(None));
         }
@@ -126,6 +127,16 @@ impl DiskLife {
         })
         .await
     }
+}
+
+/// Has the disk's own worker go on with a disk that another one made.
+pub(super) async fn hand_over(tx: &mut Tx, id: DiskId, now: Timestamp) -> Result<(), StepError> {
+    if let Some(disk) = store::disk::load(&mut *tx, id).await? {
+        let woken = DiskRow { work_at: Some(now), ..disk.clone() };
+        store::disk::update(tx, &disk, &woken).await?;
+        tx.signal(Signal::Work("disks"));
+    }
+    Ok(())
 }
 
 /// Takes a place on the host for a disk, or fails it for the lack of one.

@@ -5,7 +5,6 @@
 //! a death leaves in `staging/` is swept at the start, and fetched anew.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use berth_domain::ids::{DiskId, Owner};
 use berth_domain::vm::backup::{LONGEST, RestoreStep, next_of_restore};
@@ -14,11 +13,11 @@ use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
 
-use super::backup::{TURN, in_place};
-use super::disk::{place, say, settle};
+use super::backup::{AWAY, TURN, at_hand};
+use super::disk::{hand_over, place, say, settle};
 use super::transfer::{Failed, fetch};
+use super::wanted::{late, unwanted};
 use super::{StepError, fault};
-use crate::db::Signal;
 use crate::services::vm::depot::Depot;
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::disk::DiskRow;
@@ -26,11 +25,6 @@ use crate::services::vm::store::disk_restore::DiskRestoreRow;
 use crate::services::vm::{Vms, store};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
-
-/// Between two looks whether the disk is still wanted.
-const LOOK: Duration = Duration::from_secs(2);
-/// What an owner is told where the store cannot be used at the moment.
-const AWAY: &str = "the store of backups cannot be used at the moment; trying again";
 
 /// The lives of disks that are made of backups, until they are.
 pub struct DiskRestoreLife {
@@ -48,7 +42,7 @@ fn last_moment(restore: &DiskRestoreRow) -> Timestamp {
     restore.created_at.plus_seconds(LONGEST)
 }
 
-fn late() -> EngineError {
+fn too_late() -> EngineError {
     let hours = LONGEST / 3600;
     EngineError::Permanent(format!("it took longer than {hours} hours; delete this disk, and restore the backup again"))
 }
@@ -137,13 +131,15 @@ impl DiskRestoreLife {
         };
         let last = last_moment(restore);
         if self.vms.clock().now() >= last {
-            return settle(&self.vms, disk, Some(late().to_string())).await;
+            return settle(&self.vms, disk, Some(too_late().to_string())).await;
         }
-        let depot = self.depot(&backup, disk.id).await?;
+        let depot = at_hand(&self.vms, &backup, |away| say(&self.vms, disk.id, away)).await?;
         let Ok(_turn) = self.vms.restoring().try_acquire() else { return Ok(()) };
+        let load = || store::disk::load(self.vms.db(), disk.id);
         let made = tokio::select! {
             made = self.bring(depot, &backup, disk) => made,
-            is_late = self.unwanted(disk.id, last) => if is_late { Err(late().into()) } else { return Ok(()) },
+            () = unwanted(load, |row: &DiskRow| row.status == DiskStatus::Provisioning) => return Ok(()),
+            () = late(self.vms.clock(), last) => Err(too_late().into()),
         };
         fault("disk_restore", "fetch", "done").await?;
         match made {
@@ -151,21 +147,6 @@ impl DiskRestoreLife {
             Err(error) => Err(error),
             Ok(()) => settle(&self.vms, disk, None).await,
         }
-    }
-
-    /// The store that has a backup.
-    async fn depot(&self, backup: &BackupRow, disk: DiskId) -> Result<&Depot, StepError> {
-        let found = self.vms.depot();
-        if let Some(depot) = found.filter(|depot| backup.store.as_deref() == Some(depot.name())) {
-            if let Err(error) = in_place(&self.vms, depot).await {
-                say(&self.vms, disk, AWAY).await?;
-                return Err(error);
-            }
-            return Ok(depot);
-        }
-        tracing::warn!(backup = %backup.id, wanted = backup.store, "no such store of backups is configured");
-        say(&self.vms, disk, AWAY).await?;
-        Err(EngineError::Transient("the store of the backup is not configured".into()).into())
     }
 
     async fn bring(&self, depot: &Depot, backup: &BackupRow, disk: &DiskRow) -> Result<(), StepError> {
@@ -187,7 +168,7 @@ impl DiskRestoreLife {
         fault("disk_restore", "fetch", "fetched").await?;
         say(&self.vms, disk.id, "checking and converting").await?;
         let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
-        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image };
+        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image, is_foreign: false };
         Ok(self.vms.engine().bring_disk(&file, &brought).await?)
     }
 
@@ -207,22 +188,6 @@ impl DiskRestoreLife {
         Ok(self.vms.engine().staging().await?.join(format!("{id}.restored")))
     }
 
-    /// Returns once the disk is not to be made any more; whether that is so since it takes too long.
-    async fn unwanted(&self, id: DiskId, last: Timestamp) -> bool {
-        loop {
-            tokio::time::sleep(LOOK).await;
-            if self.vms.clock().now() >= last {
-                return true;
-            }
-            // A database that does not answer says nothing.
-            if let Ok(Some(row)) = store::disk::load(self.vms.db(), id).await
-                && row.status != DiskStatus::Provisioning
-            {
-                return false;
-            }
-        }
-    }
-
     /// Removes what was fetched, and hands the disk to its own worker.
     async fn end(&self, id: DiskId) -> Result<(), StepError> {
         // What stays is swept at the next start.
@@ -238,11 +203,7 @@ impl DiskRestoreLife {
         if let Some(schedule) = backup.and_then(|backup| backup.schedule) {
             store::backup_schedule::wake(&mut tx, schedule, now).await?;
         }
-        if let Some(disk) = store::disk::load(&mut tx, id).await? {
-            let woken = DiskRow { work_at: Some(now), ..disk.clone() };
-            store::disk::update(&mut tx, &disk, &woken).await?;
-            tx.signal(Signal::Work("disks"));
-        }
+        hand_over(&mut tx, id, now).await?;
         Ok(tx.commit().await?)
     }
 }

@@ -192,8 +192,8 @@ async fn write(
     if snapshot.status != before.status {
         snapshot.updated_at = now;
         match snapshot.image {
-            _ if snapshot.hidden => store::backup::wake(tx, snapshot.id, now).await?,
             Some(image) => store::project_image::wake(tx, image, now).await?,
+            None if snapshot.hidden => store::backup::wake(tx, snapshot.id, now).await?,
             None => told::snapshot(tx, &snapshot, now).await?,
         }
     }

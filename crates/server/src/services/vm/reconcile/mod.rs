@@ -4,6 +4,7 @@ pub mod backup;
 pub mod backup_schedule;
 mod capacity;
 pub mod disk;
+pub mod disk_import;
 pub mod disk_restore;
 pub mod disk_snapshot;
 mod download;
@@ -13,5 +14,6 @@ pub mod project_image;
 mod reach;
 mod transfer;
 pub mod vm;
+mod wanted;
 
 pub(super) use crate::work::lifecycle::{StepError, fault};

@@ -4,8 +4,6 @@
 //! when that is over. The image's own worker has the host make the image of it; in the transaction that says that the image
 //! is there, or is not to come, the snapshot goes.
 
-use std::time::Duration;
-
 use berth_domain::ids::{ImageId, Owner};
 use berth_domain::vm::DiskSnapshotStatus;
 use berth_domain::vm::project_image::{LOOK_MILLIS, Next, ProjectImageStatus, ProjectImageStep, next};
@@ -14,6 +12,7 @@ use berth_host::EngineError;
 use berth_host::vm::{ImageInfo, ImageOfSnapshot};
 
 use super::capacity::shortage_of_disk;
+use super::wanted::unwanted;
 use super::{StepError, fault};
 use crate::db::{Signal, Tx};
 use crate::services::vm::ops::disk_snapshot::drop_copy;
@@ -22,9 +21,6 @@ use crate::services::vm::store::project_image::{ProjectImageRow, TABLE};
 use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
 use crate::work::lifecycle::{self, Life};
-
-/// Between two looks whether an image that is being made is wanted still.
-const WANTED: Duration = Duration::from_secs(1);
 
 /// The lives of projects' images.
 pub struct ProjectImageLife {
@@ -137,10 +133,11 @@ impl ProjectImageLife {
         }
         fault("project_image", "make", "placed").await?;
         let wanted = ImageOfSnapshot { id: image.id, name: image.name.clone(), snapshot: image.snapshot };
+        let load = || store::project_image::load(self.vms.db(), image.id);
         let made = tokio::select! {
             made = self.vms.engine().make_image(&wanted) => made?,
             // Whoever deletes it does not wait for it.
-            () = self.unwanted(image.id) => return Ok(()),
+            () = unwanted(load, |row: &ProjectImageRow| row.status == ProjectImageStatus::Pending) => return Ok(()),
         };
         fault("project_image", "make", "done").await?;
         self.ready(image.id, made).await
@@ -164,18 +161,6 @@ impl ProjectImageLife {
         write(&mut tx, &before, placed).await?;
         tx.commit().await?;
         Ok(true)
-    }
-
-    /// Returns once nobody wants an image any more that is being made.
-    async fn unwanted(&self, id: ImageId) {
-        loop {
-            tokio::time::sleep(WANTED).await;
-            // Who cannot look does not know, and looks again.
-            let Ok(found) = store::project_image::load(self.vms.db(), id).await else { continue };
-            if found.is_none_or(|image| image.status != ProjectImageStatus::Pending) {
-                return;
-            }
-        }
     }
 
     async fn ready(&self, id: ImageId, made: ImageInfo) -> Result<(), StepError> {

@@ -57,8 +57,8 @@ impl From<Failed> for StepError {
     }
 }
 
-/// Brings what a backup's snapshot has to the store, and reads it back. What an earlier try left there goes first, unless it is
-/// whole.
+/// Brings what a backup's snapshot has to the store, and reads it back. Of what an earlier try left there what is so already stays,
+/// and what is more than there is to be goes.
 pub(super) async fn store<F: Future<Output = ()>>(
     vms: &Vms,
     depot: &Depot,
@@ -71,11 +71,11 @@ pub(super) async fn store<F: Future<Output = ()>>(
     let Some(snapshot) = backup.snapshot else {
         return Err(EngineError::Permanent("the copy of the disk is gone; make another backup".into()).into());
     };
-    depot.clear(backup.id).await?;
     let of = ExportSource::Snapshot(snapshot);
     let file = vms.engine().export(&of).await?;
     fault("backup", "store", "exported").await?;
     let parts = send(vms, depot, (backup, &of, &file), &told).await?;
+    depot.keep(backup.id, parts).await?;
     depot.describe(backup.id, &about(backup, &file, parts)).await?;
     fault("backup", "store", "sent").await?;
     let read = read_back(depot, backup, (parts, file.bytes), &told).await?;
@@ -124,14 +124,14 @@ async fn read_back<F: Future<Output = ()>>(
     Ok(Stored { parts, size_bytes: i64::try_from(bytes).unwrap_or(i64::MAX), sha256 })
 }
 
-/// Puts a file part by part; how many there are.
+/// Puts a file part by part, but for those at its beginning that the store has already; how many there are.
 async fn send<F: Future<Output = ()>>(
     vms: &Vms,
     depot: &Depot,
     (backup, of, file): (&BackupRow, &ExportSource, &Exported),
     told: &impl Fn(String) -> F,
 ) -> Result<i64, Failed> {
-    let (mut from, mut number) = (0, 0);
+    let (mut from, mut number, mut may_be_there) = (0, 0, true);
     while from < file.bytes {
         told(format!("storing: {} of {} MiB", from >> 20, file.bytes >> 20)).await;
         let part = Part { from, bytes: PART.min(file.bytes - from) };
@@ -143,11 +143,22 @@ async fn send<F: Future<Output = ()>>(
             return Err(EngineError::Transient("the file of the disk broke off".into()).into());
         }
         number += 1;
-        depot.put(backup.id, number, bytes.into()).await?;
+        may_be_there = may_be_there && is_there(depot, backup, number, &bytes).await?;
+        if !may_be_there {
+            depot.put(backup.id, number, bytes.into()).await?;
+        }
         fault("backup", "store", "part").await?;
         from += part.bytes;
     }
     Ok(number)
+}
+
+/// Whether the store has a part already.
+async fn is_there(depot: &Depot, backup: &BackupRow, number: i64, bytes: &[u8]) -> Result<bool, Failed> {
+    match depot.get(backup.id, number).await {
+        Err(error) if error.is_missing() => Ok(false),
+        found => Ok(found? == bytes),
+    }
 }
 
 /// What stands beside the parts of a backup, for whoever has nothing but the store.

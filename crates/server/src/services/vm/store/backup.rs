@@ -7,6 +7,7 @@ use berth_domain::vm::backup_schedule::Made;
 use berth_domain::vm::{BackupStatus, DiskKind, DiskType};
 
 use super::Tenant;
+use super::vm::StatusCount;
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
@@ -249,6 +250,15 @@ pub async fn wake_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
 /// Backups that want work, organizations in turn, and when the next one does.
 pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<BackupId>, DbError> {
     due::of_projects(db, TABLE, now, limit).await
+}
+
+/// How many backups stand where.
+pub async fn by_status(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
+    let rows: Vec<StatusCount> =
+        sql("SELECT status, COUNT(*) AS n FROM backups WHERE deleted_at IS NULL GROUP BY status ORDER BY status")
+            .fetch_all(db)
+            .await?;
+    Ok(rows.into_iter().map(|row| (row.0, row.1)).collect())
 }
 
 /// Whose a backup is.

@@ -185,3 +185,29 @@ pub async fn any(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
         .await?;
     Ok(n > 0)
 }
+
+/// Whether an organization is suspended, whose schedules stand still then.
+pub async fn is_suspended(on: impl On, org: OrgId) -> Result<bool, DbError> {
+    let found: i64 =
+        sql("SELECT COUNT(*) FROM orgs WHERE id = $1 AND suspended_at IS NOT NULL").bind(org).fetch_one(on).await?;
+    Ok(found > 0)
+}
+
+/// When the last backup that each schedule has was made, those without one left out.
+pub async fn last_made(db: &Db) -> Result<Vec<(BackupScheduleId, Timestamp)>, DbError> {
+    let rows: Vec<LastRow> = sql(
+        "SELECT s.id AS id, MAX(b.updated_at) AS at FROM backup_schedules s JOIN backups b ON b.schedule_id = s.id \
+         WHERE s.deleted_at IS NULL AND b.deleted_at IS NULL AND b.status = 'ready' GROUP BY s.id ORDER BY s.id",
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(rows.into_iter().map(|LastRow(id, at)| (id, at)).collect())
+}
+
+struct LastRow(BackupScheduleId, Timestamp);
+
+impl FromRow for LastRow {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self(row.parsed("id")?, row.time("at")?))
+    }
+}

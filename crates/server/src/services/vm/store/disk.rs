@@ -316,7 +316,8 @@ pub async fn unmade_of_image(tx: &mut Tx, image: &str) -> Result<Option<DiskRow>
     .await
 }
 
-struct IdRow(DiskId);
+/// The id of a disk's row.
+pub(super) struct IdRow(pub DiskId);
 
 impl FromRow for IdRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {

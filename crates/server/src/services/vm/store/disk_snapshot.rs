@@ -151,11 +151,11 @@ impl DiskSnapshotRow {
         Source { id: self.id, status: self.status, of, size_gb: self.size_gb, region: &self.region_id }
     }
 
-    /// What is counted of it: the whole size of its disk, from when it is ready until its owner has it deleted. One that is
-    /// made for an image is that image's.
+    /// What is counted of it: the whole size of its disk, from when it is ready until its owner has it deleted. One from
+    /// which something else is made is the platform's own.
     fn takes(&self) -> Option<Use> {
         let is_there = self.status == DiskSnapshotStatus::Ready && self.deleted_at.is_none();
-        (is_there && self.image.is_none() && !self.hidden).then(|| Use {
+        (is_there && !self.hidden).then(|| Use {
             org: self.org,
             project: self.project,
             kind: Kind::DiskSnapshot,
@@ -175,13 +175,12 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
 }
 
 fn by_id(tenant: Tenant, id: DiskSnapshotId) -> Query {
-    sql("SELECT * FROM disk_snapshots WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL \
-         AND project_image_id IS NULL AND hidden = 0")
-    .bind(id)
-    .bind(tenant.project)
+    sql("SELECT * FROM disk_snapshots WHERE id = $1 AND project_id = $2 AND deleted_at IS NULL AND hidden = 0")
+        .bind(id)
+        .bind(tenant.project)
 }
 
-/// A tenant's snapshot. One that is made for an image is nobody's to see.
+/// A tenant's snapshot. One from which something else is made is nobody's to see.
 pub async fn find(on: impl On, tenant: Tenant, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>, DbError> {
     by_id(tenant, id).fetch_optional(on).await
 }
@@ -211,7 +210,7 @@ pub async fn list(
     disk: Option<DiskId>,
     listing: &Listing,
 ) -> Result<(Vec<DiskSnapshotRow>, i64), DbError> {
-    let of = "disk_snapshots WHERE project_id = $1 AND deleted_at IS NULL AND project_image_id IS NULL AND hidden = 0 \
+    let of = "disk_snapshots WHERE project_id = $1 AND deleted_at IS NULL AND hidden = 0 \
               AND (CAST($2 AS TEXT) IS NULL OR disk_id = $2)";
     page_of("*", of).bind(tenant.project).bind(disk).list(db, &LISTED, listing).await
 }

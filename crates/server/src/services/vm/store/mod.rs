@@ -6,6 +6,7 @@
 pub mod backup;
 pub mod backup_schedule;
 pub mod disk;
+pub mod disk_import;
 pub mod disk_restore;
 pub mod disk_snapshot;
 pub mod image;

@@ -453,7 +453,8 @@ pub async fn machines(db: &Db) -> Result<Vec<(VmId, MachineId)>, DbError> {
     Ok(pairs.into_iter().map(|Pair(vm, machine)| (vm, machine)).collect())
 }
 
-struct StatusCount(String, i64);
+/// How many rows stand somewhere.
+pub(super) struct StatusCount(pub String, pub i64);
 
 impl FromRow for StatusCount {
     fn from_row(row: &Row) -> Result<Self, DbError> {

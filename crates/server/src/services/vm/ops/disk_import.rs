@@ -1,0 +1,131 @@
+//! Verbs on disks that are made of a file which is sent.
+//!
+//! Whatever can be refused by the head of a request is refused before a byte of its body is read. The file is received into
+//! `staging/` under the name of the disk that is to be, and is nobody's until one transaction writes the disk, the wish to make it
+//! of that file, and all that is told of both.
+
+use std::future::ready;
+
+use berth_domain::vm::disk_import::{ImportDisk, file_of};
+use berth_domain::{Code, Error, Result, Timestamp, hex};
+use berth_host::fault;
+use bytes::Bytes;
+use futures::Stream;
+use serde_json::json;
+
+use super::disk::require_region;
+use super::vm::new_disk;
+use crate::db::audit::Audit;
+use crate::db::usage::Held;
+use crate::db::{Signal, Tx, event};
+use crate::http::auth::Scope;
+use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::quota;
+use crate::services::received::{Received, Receiving, Unclaimed};
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk_import::DiskImportRow;
+use crate::services::vm::wire::disk::DiskView;
+use crate::services::vm::{Vms, store, told};
+
+/// Receives a file of so many bytes, where its sender says how many, and records the wish for a disk with what it has.
+pub async fn create(
+    vms: &Vms,
+    scope: &Scope,
+    (request, length): (ImportDisk, Option<u64>),
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
+    key: Idempotency,
+) -> Result<Outcome<DiskView>> {
+    if key.is_given() && was_received(vms, scope, &key).await? {
+        return again(vms, scope, &request, body, key).await;
+    }
+    let _place = vms.importing().enter((scope.org, scope.project))?;
+    // Nothing is written yet: whoever may not have the disk does not send it first.
+    admit(vms, &mut vms.db().begin_as(scope).await?, scope, &request, vms.clock().now()).await?;
+    has_room(vms, length.unwrap_or_default()).await?;
+    let disk =
+        new_disk(scope, &request.region_id, request.name.as_str(), request.kind, request.size_gb, vms.clock().now());
+    let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
+    let file = Unclaimed::new(staging.join(file_of(disk.id)));
+    let receiving = Receiving { file: Some(file.path()), is_hashed: true };
+    let received = receiving.of(body, |bytes| request.admit(bytes, vms.config().import_bytes()), || has_room(vms, 0));
+    let (bytes, sha256) = whole(received.await?)?;
+    request.compare(sha256)?;
+    fault::point("disk_import.received").await.map_err(Error::internal)?;
+    let key = key.of_body(&told_of(&request, sha256));
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin_as(scope).await?;
+    admit(vms, &mut tx, scope, &request, now).await?;
+    let message = Some("waiting for a worker".into());
+    let disk = DiskRow { message, created_at: now, updated_at: now, ..disk };
+    store::disk::insert(&mut tx, &disk).await?;
+    store::disk_import::insert(&mut tx, &DiskImportRow::of(&disk, now)).await?;
+    record(&mut tx, scope, &disk, (bytes, sha256)).await?;
+    let view = DiskView::from(&disk);
+    let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
+    file.claim();
+    tx.commit().await?;
+    Ok(outcome)
+}
+
+/// Refuses what the project may not have.
+async fn admit(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &ImportDisk, now: Timestamp) -> Result<()> {
+    require_region(vms, &request.region_id)?;
+    quota::admit(tx, scope, Held { disks: 1, disk_gb: request.size_gb, ..Held::default() }, now).await
+}
+
+/// Refuses with 507 where the host has no room for so many bytes.
+async fn has_room(vms: &Vms, bytes: u64) -> Result<()> {
+    let room = vms.engine().capacity().await.map_err(Error::unavailable)?.room_bytes;
+    if u64::try_from(room).is_ok_and(|room| room > bytes) {
+        return Ok(());
+    }
+    Err(Error::new(Code::NoSpace, "The host's disk has no room for the file. Delete disks, or tell its operator."))
+}
+
+/// How many bytes came, and what they hash to.
+fn whole(Received { bytes, sha256 }: Received) -> Result<(u64, [u8; 32])> {
+    if bytes == 0 {
+        return Err(Error::new(Code::InvalidRequest, "The body is empty; send a disk, qcow2 or raw."));
+    }
+    Ok((bytes, sha256.ok_or_else(|| Error::internal("a file was not hashed"))?))
+}
+
+/// All that a request says, as its key remembers it.
+fn told_of(request: &ImportDisk, sha256: [u8; 32]) -> String {
+    let ImportDisk { name, kind, size_gb, region_id, digest: _ } = request;
+    json!([name.as_str(), kind.as_str(), size_gb, region_id, hex::encode(&sha256)]).to_string()
+}
+
+/// Whether a file was received with this key.
+async fn was_received(vms: &Vms, scope: &Scope, key: &Idempotency) -> Result<bool> {
+    let mut tx = vms.db().begin_as(scope).await?;
+    key.is_kept(&mut tx, vms.clock().now()).await
+}
+
+/// Reads a file that was sent with a key before, to see that it is the same one, and keeps nothing of it.
+async fn again(
+    vms: &Vms,
+    scope: &Scope,
+    request: &ImportDisk,
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
+    key: Idempotency,
+) -> Result<Outcome<DiskView>> {
+    let receiving = Receiving { file: None, is_hashed: true };
+    let admits = |bytes| request.admit(bytes, vms.config().import_bytes());
+    let (_, sha256) = whole(receiving.of(body, admits, || ready(Ok(()))).await?)?;
+    request.compare(sha256)?;
+    let key = key.of_body(&told_of(request, sha256));
+    let mut tx = vms.db().begin_as(scope).await?;
+    let replayed = key.replay(&mut tx, vms.clock().now()).await?;
+    replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the file again."))
+}
+
+async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, (bytes, sha256): (u64, [u8; 32])) -> Result<()> {
+    let (subject, data) = (disk.id.to_string(), told::data(disk));
+    let mut audited = data.clone();
+    (audited["bytes"], audited["sha256"]) = (bytes.into(), hex::encode(&sha256).into());
+    Audit { data: audited, ..scope.audit("disk.import", &subject) }.write(tx, disk.created_at).await?;
+    event::emit(tx, disk.project, "disk.created", &subject, &data, disk.created_at).await?;
+    tx.signal(Signal::Work("disks"));
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! Disks that are made of files which are sent, over a simulated engine.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use berth_host::EngineError;
+use berth_testkit::{Answer, Caller, Platform};
+use futures::stream;
+use reqwest::Method;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::backup::{gone, settled};
+use crate::slow::Slow;
+
+const MOST: usize = 1 << 20;
+const PATH: &str = "/disks/import?name=data&size_gb=10&region_id=local";
+
+/// A platform that takes files of one MiB.
+async fn platform() -> Platform {
+    Platform::start_with(|config| config.vm.import_mb = 1).await
+}
+
+async fn send(caller: &Caller, path: &str, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> Answer {
+    let request = caller.request(Method::POST, path).body(body);
+    caller.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+}
+
+fn digest(content: &[u8]) -> String {
+    format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(content)))
+}
+
+/// Asserts that nothing is left of what was sent, and that nobody pays for it.
+async fn nothing_stays(platform: &Platform) {
+    assert_eq!(platform.engine.staged(), Vec::<String>::new());
+    assert_eq!(platform.admin.get("/disks").await.body["pagination"]["total_items"], 0);
+    assert_eq!(platform.admin.get("/quota").await.body["disk_gb"]["used"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_has_what_was_sent() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let content = b"a disk".repeat(MOST / 6);
+    let path = format!("{PATH}&type=filesystem");
+    let answer = send(caller, &path, &[("Content-Digest", &digest(&content))], content.clone()).await;
+    assert_eq!((answer.status, &answer.body["status"]), (201, &json!("pending")), "{answer:?}");
+    let id = answer.id();
+    assert!(answer.header("location").is_some_and(|at| at.ends_with(&format!("/disks/{id}"))), "{answer:?}");
+    let disk = settled(caller, &format!("/disks/{id}"), "ready").await;
+    for (field, value) in [
+        ("name", json!("data")),
+        ("type", json!("filesystem")),
+        ("size_gb", json!(10)),
+        ("region_id", json!("local")),
+        ("snapshot_id", Value::Null),
+        ("backup_id", Value::Null),
+        ("message", Value::Null),
+    ] {
+        assert_eq!(disk[field], value, "{field}");
+    }
+    assert_eq!(platform.engine.brought(&id), Some((content.clone(), None)));
+    caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+    let log = caller.get(&format!("{}/audit_log?action=disk.import", caller.org())).await.body;
+    let sha256: String = Sha256::digest(&content).iter().map(|byte| format!("{byte:02x}")).collect();
+    let record = &log["data"][0];
+    assert_eq!((&record["subject"], &record["data"]["bytes"]), (&json!(id), &json!(content.len())), "{log}");
+    assert_eq!(record["data"]["sha256"], sha256, "{log}");
+    // It is a disk as any other from then on.
+    assert_eq!(caller.post(&format!("/disks/{id}/resize"), json!({"size_gb": 11})).await.status, 202);
+    caller.until("its growth", async |c: Caller| c.get(&format!("/disks/{id}")).await.body["change"].is_null()).await;
+    assert_eq!(caller.delete(&format!("/disks/{id}")).await.status, 204);
+    gone(caller, &format!("/disks/{id}")).await;
+    nothing_stays(&platform).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_refused_and_nothing_stays() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let answer =
+        send(caller, "/disks/import?size_gb=9&type=raw&nmae=x", &[("Content-Digest", "md5=:AA==:")], "x").await;
+    answer.refused(400, "invalid_request");
+    for field in ["name", "size_gb", "region_id", "type", "Content-Digest", "nmae"] {
+        assert!(answer.names(field), "{field}: {answer:?}");
+    }
+    let nowhere = "/disks/import?name=data&size_gb=10&region_id=nowhere";
+    send(caller, nowhere, &[], "x").await.refused(404, "region_not_found");
+    let other = send(caller, PATH, &[("Content-Digest", &digest(b"another"))], "x").await;
+    other.refused(400, "invalid_request");
+    assert!(other.names("Content-Digest"), "{other:?}");
+    send(caller, PATH, &[], "").await.refused(400, "invalid_request");
+    nothing_stays(&platform).await;
+    caller.get("/disks/import").await.refused(405, "method_not_allowed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_bounded_whether_its_length_is_told_or_not() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    send(caller, PATH, &[], vec![0; MOST + 1]).await.refused(413, "payload_too_large");
+    let pieces = |count: usize| {
+        let piece = vec![0_u8; MOST / 4];
+        reqwest::Body::wrap_stream(stream::iter((0..count).map(move |_| Ok::<_, std::io::Error>(piece.clone()))))
+    };
+    send(caller, PATH, &[], pieces(5)).await.refused(413, "payload_too_large");
+    nothing_stays(&platform).await;
+    for body in [vec![0; MOST].into(), pieces(4)] {
+        assert_eq!(send(caller, PATH, &[], body).await.status, 201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_is_asked_before_the_file_comes_and_again_once_it_is_there() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let org = caller.org().rsplit('/').next().expect("an id");
+    let limits = format!("/api/v1/admin/orgs/{org}/quota");
+    let bound = async |gb: Value| assert_eq!(caller.put(&limits, json!({"disk_gb": gb})).await.status, 200);
+    bound(json!(9)).await;
+    // The service does not ask for the body, which never comes.
+    let request = caller.request(Method::POST, PATH).header("content-length", "1000");
+    let never = reqwest::Body::wrap_stream(stream::pending::<std::io::Result<Vec<u8>>>());
+    caller.send(request.body(never)).await.refused(403, "quota_exceeded");
+    bound(json!(10)).await;
+    let mut slow = Slow::begin(caller, "POST", PATH, "").await;
+    slow.send("half").await;
+    caller.until("the file", |_| async { platform.engine.staged().len() == 1 }).await;
+    bound(json!(9)).await;
+    slow.end().await.refused(403, "quota_exceeded");
+    nothing_stays(&platform).await;
+    bound(json!(10)).await;
+    assert_eq!(send(caller, PATH, &[], "all of it").await.status, 201);
+    send(caller, PATH, &[], "more").await.refused(403, "quota_exceeded");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_room_takes_nothing() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    platform.engine.set_capacity(|capacity| capacity.room_bytes = 100);
+    send(caller, PATH, &[], vec![0; 100]).await.refused(507, "no_space");
+    nothing_stays(&platform).await;
+    assert_eq!(send(caller, PATH, &[], vec![0; 99]).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_project_sends_few_at_a_time_and_who_leaves_leaves_nothing() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let mut two = Vec::new();
+    for _ in 0..2 {
+        let mut slow = Slow::begin(caller, "POST", PATH, "").await;
+        slow.send("half").await;
+        two.push(slow);
+    }
+    caller.until("two files", |_| async { platform.engine.staged().len() == 2 }).await;
+    let refused = send(caller, PATH, &[], "x").await;
+    refused.refused(429, "too_many");
+    assert!(refused.header("retry-after").is_some(), "{refused:?}");
+    drop(two);
+    caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+    nothing_stays(&platform).await;
+    assert_eq!(send(caller, PATH, &[], "x").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_sent_again_is_one_disk() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let key = [("Idempotency-Key", "k")];
+    let first = send(caller, PATH, &key, "a disk").await;
+    let again = send(caller, PATH, &key, "a disk").await;
+    assert_eq!((first.status, again.status), (201, 201), "{again:?}");
+    assert_eq!((again.header("idempotent-replayed"), &again.body), (Some("true"), &first.body));
+    send(caller, PATH, &key, "another").await.refused(422, "idempotency_mismatch");
+    send(caller, &PATH.replace("10", "11"), &key, "a disk").await.refused(422, "idempotency_mismatch");
+    assert_eq!(caller.get("/disks").await.body["pagination"]["total_items"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_disk_fails_with_the_reason() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    platform.engine.refuse("bring_disk", EngineError::Permanent("the image builds on another file".into()));
+    let path = format!("/disks/{}", send(caller, PATH, &[], "no disk").await.id());
+    let failed = settled(caller, &path, "failed").await;
+    assert_eq!(failed["message"], "the image builds on another file");
+    caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+    assert_eq!(caller.delete(&path).await.status, 204);
+    gone(caller, &path).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_deleted_is_not_waited_for() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    platform.engine.hold("bring_disk");
+    let path = format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
+    settled(caller, &path, "provisioning").await;
+    caller.until("the host's work", |_| async { platform.engine.waiting() > 0 }).await;
+    assert_eq!(caller.delete(&path).await.status, 204);
+    gone(caller, &path).await;
+    nothing_stays(&platform).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_received_outlives_the_service() {
+    let platform = platform().await;
+    platform.engine.refuse("bring_disk", EngineError::Transient("not now".into()));
+    let path = format!("/disks/{}", send(&platform.admin, PATH, &[], "a disk").await.id());
+    settled(&platform.admin, &path, "provisioning").await;
+    let staging = berth_host::vm::Engine::staging(&*platform.engine).await.expect("a folder");
+    std::fs::write(staging.join("01900000-0000-7000-8000-000000000000.imported"), "nobody's").expect("a file");
+    let platform = platform.restart().await;
+    assert_eq!(platform.engine.staged().len(), 1, "what a row names is kept, and nothing else");
+    platform.engine.allow("bring_disk");
+    platform.advance(10);
+    settled(&platform.admin, &path, "ready").await;
+    platform.admin.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+}
