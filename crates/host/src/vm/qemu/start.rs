@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use berth_domain::ids::MachineId;
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::{ExposedPort, InboundPort};
 use berth_qemu::image::Manifest;
