@@ -11,8 +11,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use berth_bridge::{Bridge, Machine, Settings};
+use berth_bridge::{Bridge, Mac, Machine, Settings};
 use berth_domain::firewall::Rules;
+use berth_domain::ids::MachineId;
 use nix::sched::{CloneFlags, unshare};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -142,11 +143,12 @@ async fn open(folder: &Path) -> Result<Bridge> {
 }
 
 fn machine(bridge: &Bridge, slot: u16) -> Result<Machine> {
-    Machine::of_slot(bridge.settings(), slot).context("a slot")
+    let [high, low] = slot.to_be_bytes();
+    Machine::of_slot(bridge.settings(), slot, Mac([0x52, 0x54, 0, 0xbe, high, low])).context("a slot")
 }
 
-fn id(slot: u16) -> Uuid {
-    Uuid::from_u128(slot.into())
+fn id(slot: u16) -> MachineId {
+    MachineId(Uuid::from_u128(slot.into()))
 }
 
 async fn machines(bridge: &Bridge, slots: impl IntoIterator<Item = u16>) -> Result<()> {
