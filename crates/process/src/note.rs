@@ -50,6 +50,12 @@ impl Note {
         Ok(Self { pid, started, boot: boot_id()?, folder: identity(dir)? })
     }
 
+    /// The same of another number.
+    #[cfg(test)]
+    pub(crate) fn numbered(self, pid: i32) -> Self {
+        Self { pid, ..self }
+    }
+
     /// What a file says. One that holds no note, such as half of one, was left by a host that died, and with it every
     /// process: none.
     ///

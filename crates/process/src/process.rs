@@ -27,8 +27,9 @@ impl Process {
         match pidfd_open(pid, PidfdFlags::NONBLOCK) {
             // Its number may have become another one's before it was held.
             Ok(handle) => Ok(note.lives_for(dir).then_some(Self { handle })),
-            // Nobody has the number, or a thread of another process (EINVAL before Linux 6.16, ENOENT since).
-            Err(Errno::SRCH | Errno::INVAL | Errno::NOENT) => Ok(None),
+            Err(Errno::SRCH) => Ok(None),
+            // A thread of another process has the number by now (EINVAL before Linux 6.16, ENOENT since).
+            Err(Errno::INVAL | Errno::NOENT) if !note.lives_for(dir) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -64,18 +65,25 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+    use crate::stat::Stat;
 
     #[test]
     fn a_number_that_became_a_thread_s_is_no_process() {
         let dir = tempfile::tempdir().unwrap();
-        let mut note = Note::of_self(dir.path()).unwrap();
-        let in_thread = std::thread::spawn(move || {
+        let note = Note::of_self(dir.path()).unwrap();
+        let in_thread = || {
             let pid = rustix::thread::gettid().as_raw_nonzero().get();
-            assert_ne!(pid, note.pid);
-            note.pid = pid;
-            Process::hold(&note, dir.path()).map(|found| found.is_some())
-        });
-        assert!(!in_thread.join().unwrap().unwrap());
+            let began = |pid: i32| Stat::of(pid).unwrap().started;
+            // One that began in the same tick as its process cannot be told from it.
+            let is_later = began(pid) > began(note.pid);
+            is_later.then(|| Process::hold(&note.clone().numbered(pid), dir.path()).unwrap().is_none())
+        };
+        let is_none = loop {
+            if let Some(is_none) = std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap()) {
+                break is_none;
+            }
+        };
+        assert!(is_none);
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use berth_domain::sandbox::network_policy::special::blocks;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::{ICMP, ICMPV6, TCP, UDP};
+use super::protocol::{ICMP, ICMPV6, TCP, UDP};
 use crate::settings::Settings;
 
 /// Protocols as the rules below name them, the longer name first, and their numbers.

@@ -3,7 +3,7 @@
 use berth_domain::firewall::{Action, Direction, Ports, Rule, RuleProtocol, Rules, Source};
 use ipnet::IpNet;
 
-use super::{ICMP, ICMPV6, TCP, UDP};
+use super::protocol::{ICMP, ICMPV6, TCP, UDP};
 
 /// The rules of a direction. A connection is judged by its first packet: the other side of what the machine begins is where
 /// that goes to, and of what it gets, where that comes from; the port of what it gets is the guest's.

@@ -25,6 +25,7 @@
 mod base;
 mod firewall;
 mod part;
+mod protocol;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -37,12 +38,6 @@ use crate::settings::Settings;
 use part::{Entry, Part, Place};
 
 pub use base::nothing;
-
-/// Protocols by their numbers (IANA, Protocol Numbers): a host without `/etc/protocols` knows no names, and its `nft` none either.
-const ICMP: &str = "1";
-const TCP: &str = "6";
-const UDP: &str = "17";
-const ICMPV6: &str = "58";
 
 /// What the rules depend on beside what is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use berth_domain::firewall::Direction;
 use berth_domain::vm::Protocol;
 
-use super::{TCP, UDP, firewall};
+use super::firewall;
+use super::protocol::{TCP, UDP};
 use crate::machine::Machine;
 use crate::settings::Settings;
 

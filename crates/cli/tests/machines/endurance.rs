@@ -445,6 +445,7 @@ async fn random_operations(seed: u64, mode: Mode, service: Service, other: Optio
     walk.check().await;
     if let Some((_, listener)) = &walk.outside {
         println!("the listener at the bridge heard {} packets", listener.heard());
+        assert!(listener.heard() > 0, "it listened elsewhere");
     }
     let bridge = if mode == Mode::Bridge { Some(found().await) } else { None };
     walk.kill().await;

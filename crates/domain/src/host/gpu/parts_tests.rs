@@ -184,10 +184,15 @@ proptest! {
         let names = ["0000:41:00.0", "0000:61:00.0", "0000:81:00.0"];
         let host: Vec<_> = names.iter().zip(&free).map(|(at, free)| mediated(at, *free)).collect();
         let gpus = inventory(&host, &prepared(), "");
-        let held: BTreeSet<Device> = choose(&gpus, &BTreeSet::new(), MODEL, taken, Uuid::new_v4)
+        let mut number = 0;
+        let mut next = || {
+            number += 1;
+            Uuid::from_u128(number)
+        };
+        let held: BTreeSet<Device> = choose(&gpus, &BTreeSet::new(), MODEL, taken, &mut next)
             .unwrap_or_default().into_iter().collect();
         let room = free.iter().sum::<u32>() as usize - held.len();
-        match choose(&gpus, &held, MODEL, count, Uuid::new_v4) {
+        match choose(&gpus, &held, MODEL, count, &mut next) {
             None => prop_assert!(room < count),
             Some(more) => {
                 prop_assert_eq!(more.len(), count);

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use berth_domain::ids::{DiskId, MachineId};
-use berth_qemu::disk;
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Accel, Captured, Mapped, memory};
 use berth_qemu::sandbox::copy_memory;
 use berth_qemu::seed::{Mac, write_template};
+use berth_qemu::{disk, host};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -72,11 +72,15 @@ impl QemuEngine {
         let boot = self.boots.folder.join(&key);
         let want = || {
             let (like, base) = (machine.clone(), base.to_path_buf());
-            self.boots.want(Wanted { key: key.clone(), like, base, of: spec.id, since: Instant::now() });
+            self.boots.want(Wanted { key: key.clone(), like, base, of: spec.id, since: Instant::now() })
         };
         if !boot.join(NOTE).is_file() {
-            want();
-            return Ok(Some("no boot of its image and size was captured yet; the next VM begins with one".into()));
+            let reason = if want() {
+                "no boot of its image and size was captured yet; the next VM begins with one"
+            } else {
+                "no boot of its image and size could be captured; it is tried again within an hour, and the log says why"
+            };
+            return Ok(Some(reason.into()));
         }
         let root_bytes = machine::size(&machine.root).map_err(qemu_failed)?;
         let started = self.start_captured(spec, machine, &boot, root_bytes).await;
@@ -134,6 +138,9 @@ impl QemuEngine {
         self.end_making().await;
         while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
             self.boots.forget(&self.settings.host.data.join("bases"));
+            if host::disk(&self.settings.host.data).is_ok_and(|(_, free)| !self.is_room(free)) {
+                self.boots.give_way();
+            }
             if self.settings.captured_boots == Some(false) {
                 continue;
             }
@@ -144,6 +151,7 @@ impl QemuEngine {
             let Some(wanted) = self.boots.next(has_booted) else { continue };
             if let Some(Err(error)) = stop.run_until_cancelled(self.capture_boot(&wanted)).await {
                 tracing::warn!(boot = wanted.key, %error, "a boot could not be captured; machines of its kind boot");
+                self.boots.fail(&wanted.key);
             }
             self.end_making().await;
         }

@@ -10,6 +10,7 @@
 //! begins with one is a copy of what the captured machine wrote, on the same image; only a disk that no machine had yet is
 //! replaced so, which a note beside it tells. The note is gone before the disk is, so that whatever is interrupted boots.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -25,12 +26,14 @@ use crate::vm::Started;
 
 /// Changes whenever a captured machine differs from one of before.
 const FORMAT: u32 = 2;
-/// How many boots are kept: each takes some 150 MiB.
+/// How many boots are kept: each takes some 200 MiB.
 const MOST: usize = 16;
 /// How long the machine that had to boot is left alone with that.
 const QUIET: Duration = Duration::from_mins(2);
 /// How long one stays that no machine begins with: it keeps its base, which may be all that is left of an image.
 const KEPT: Duration = Duration::from_hours(24);
+/// How long nobody tries again to capture a boot that could not be.
+const PAUSE: Duration = Duration::from_hours(1);
 pub(super) const NOTE: &str = "boot.json";
 pub(super) const MEMORY: &str = "memory";
 pub(super) const STATE: &str = "state";
@@ -78,18 +81,32 @@ pub(super) struct Wanted {
 pub(super) struct Boots {
     pub(super) folder: PathBuf,
     wanted: Mutex<Vec<Wanted>>,
+    /// When those could not be captured that were tried last.
+    failed: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl Boots {
     pub(super) fn new(data: &Path) -> Self {
-        Self { folder: data.join("boots"), wanted: Mutex::default() }
+        Self { folder: data.join("boots"), wanted: Mutex::default(), failed: Mutex::default() }
     }
 
-    pub(super) fn want(&self, wanted: Wanted) {
+    /// Asks for a boot; whether it is made soon. One that could not be captured is left alone for a while.
+    pub(super) fn want(&self, wanted: Wanted) -> bool {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.retain(|_, since| since.elapsed() < PAUSE);
+        if failed.contains_key(&wanted.key) {
+            return false;
+        }
         let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() < MOST && all.iter().all(|other| other.key != wanted.key) {
             all.push(wanted);
         }
+        true
+    }
+
+    /// Notes that a boot could not be captured.
+    pub(super) fn fail(&self, key: &str) {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned(), Instant::now());
     }
 
     /// The next one whose machine has booted, or had the time for it.
@@ -115,6 +132,22 @@ impl Boots {
         self.all().into_iter().map(|(_, note, _)| note.base)
     }
 
+    /// Removes the one that was not used for longest.
+    pub(super) fn give_way(&self) {
+        if let Some((dir, _, _)) = self.all().into_iter().min_by_key(|(_, _, used)| *used) {
+            tracing::info!(boot = %dir.display(), "removing a captured boot, since the disk is full");
+            // Another try comes with the next look.
+            let _ = std::fs::remove_dir_all(dir);
+        }
+    }
+
+    /// Folders whose removal was interrupted.
+    fn halves(&self) -> impl Iterator<Item = PathBuf> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let is_half = |dir: &PathBuf| !dir.ends_with(MAKING) && !dir.join(NOTE).exists();
+        entries.map(|entry| entry.path()).filter(is_half)
+    }
+
     /// Removes those whose base is gone or that were not used for long, and beyond so many those that were not used for
     /// longest.
     pub(super) fn forget(&self, bases: &Path) {
@@ -122,7 +155,8 @@ impl Boots {
         let (mut kept, gone): (Vec<_>, Vec<_>) =
             self.all().into_iter().partition(|(_, note, used)| bases.join(&note.base).is_dir() && is_recent(used));
         kept.sort_by_key(|(_, _, used)| std::cmp::Reverse(*used));
-        for (dir, _, _) in gone.into_iter().chain(kept.into_iter().skip(MOST)) {
+        let gone = gone.into_iter().chain(kept.into_iter().skip(MOST)).map(|(dir, _, _)| dir);
+        for dir in gone.chain(self.halves()) {
             // Another try comes with the next look.
             let _ = std::fs::remove_dir_all(dir);
         }
@@ -186,11 +220,15 @@ mod tests {
             let written = file.metadata().unwrap().modified().unwrap();
             file.set_modified(written.checked_sub(age).unwrap()).unwrap();
         }
+        // What an interrupted removal left, and what is being made.
+        for name in ["half", MAKING] {
+            std::fs::create_dir_all(boots.folder.join(name).join(DISK)).unwrap();
+        }
         boots.forget(&dir.path().join("bases"));
         let mut left: Vec<_> =
             std::fs::read_dir(&boots.folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
-        assert_eq!(left, ["nearly", "new"]);
+        assert_eq!(left, [MAKING, "nearly", "new"]);
         assert_eq!(boots.bases().collect::<Vec<_>>(), ["there", "there"]);
     }
 }
