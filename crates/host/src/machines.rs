@@ -77,6 +77,11 @@ impl Machines {
         self.of_vm(Ipv4Addr::new(127, 127, 255, 255))
     }
 
+    /// The user of a program that reads what somebody sent, where the service may choose: by the last but one of the addresses.
+    pub(crate) fn of_conversions(self) -> Option<u32> {
+        self.user(by_address(Ipv4Addr::new(127, 127, 255, 254)))
+    }
+
     /// The user of the program that carries the network of such a sandbox, where the service may choose.
     pub(crate) fn network_of_sandbox(self, slot: i64) -> Option<u32> {
         self.user(NETWORK + by_slot(slot))

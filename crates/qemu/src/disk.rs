@@ -3,6 +3,7 @@
 //! A disk is made under a temporary name beside its place and renamed when it is whole, so that what
 //! has the name is a disk, whatever was interrupted.
 
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -172,6 +173,28 @@ fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
         Ok(())
     };
     // SAFETY: between fork and exec only the system call prlimit64 is made; it touches no memory of others and no lock.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Has a program begin with these descriptors and nothing else of the service: not its environment, folder, rights or, where
+/// another is named, user.
+#[expect(unsafe_code, reason = "the standard library has no way to hand descriptors over, or to give up new rights")]
+pub(crate) fn leave_service(command: &mut Command, descriptors: [RawFd; 2], user: Option<u32>) {
+    command.env_clear().current_dir("/");
+    if let Some(user) = user {
+        // Other groups go with it.
+        command.uid(user).gid(user);
+    }
+    let set = move || {
+        rustix::thread::set_no_new_privs(true)?;
+        for descriptor in descriptors {
+            // SAFETY: the caller holds the descriptor until the program has ended.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+            rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only the system calls prctl and fcntl are made; they touch no memory of others and no lock.
     unsafe { command.pre_exec(set) };
 }
 

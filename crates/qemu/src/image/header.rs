@@ -63,11 +63,21 @@ pub(super) fn read(file: &File) -> Result<Header> {
     }
 }
 
+/// Smallest clusters of a disk that somebody sends, as a power of two; `qemu-img` makes those of 64 KiB.
+const LEAST_CLUSTER: u32 = 12;
+
 /// Reads what a disk says of itself that holds data. A raw one may begin with anything, but for what begins another format.
 pub(super) fn read_data(file: &File) -> Result<Header> {
     let (head, length) = begun(file)?;
     if head.starts_with(MAGIC) {
-        return Ok(Header { format: "qcow2", virtual_size: judged(&qcow2::read(file, &head)?)? });
+        let virtual_size = judged(&qcow2::read(file, &head)?)?;
+        // A table of small clusters may have a reader unpack the same few bytes many times.
+        if head[20..24] < LEAST_CLUSTER.to_be_bytes()[..] {
+            return Err(invalid(
+                "the image has clusters of less than 4 KiB; type: qemu-img convert -O qcow2 FILE NEW, and send that one",
+            ));
+        }
+        return Ok(Header { format: "qcow2", virtual_size });
     }
     if let Some((_, reason)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
         return Err(invalid(reason));
@@ -159,6 +169,11 @@ mod tests {
             let mut bytes = vec![0; 1024];
             bytes[..magic.len()].copy_from_slice(magic);
             assert!(of_data(&bytes).unwrap_err().to_string().contains(reason), "{reason}");
+        }
+        for (bits, is_taken) in [(11, false), (12, true)] {
+            let mut small = header();
+            set(&mut small, 20, bits);
+            assert_eq!(of_data(&small).is_ok(), is_taken, "{bits}");
         }
         let mut lies = header();
         set(&mut lies, 12, 512);

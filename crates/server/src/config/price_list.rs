@@ -12,7 +12,9 @@ impl Config {
         let Prices { disk_gb_hour, sandbox_vcpu_hour, sandbox_memory_gb_hour, sandbox_gpu_hour, snapshot_gb_hour } =
             self.prices;
         let stored = |amount: Amount| Price { disk_gb: amount.0, ..Price::default() };
-        let (vcpu, memory_gb, gpu) = (sandbox_vcpu_hour.0, sandbox_memory_gb_hour.0, sandbox_gpu_hour.0);
+        let dearest = self.catalog.plans.iter().map(|plan| plan.price.gpu_hour.0).max().unwrap_or(Nano(0));
+        let gpu = sandbox_gpu_hour.map_or(dearest, |hour| hour.0);
+        let (vcpu, memory_gb) = (sandbox_vcpu_hour.0, sandbox_memory_gb_hour.0);
         let sandbox = Price { vcpu, memory_gb, gpu, ..Price::default() };
         let plans = self.catalog.plans.iter().map(|plan| {
             let PlanPrice { vcpu_hour, memory_gb_hour, gpu_hour } = plan.price;

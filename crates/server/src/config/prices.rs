@@ -48,8 +48,8 @@ pub struct Prices {
     pub sandbox_vcpu_hour: Amount,
     /// Of a GiB of memory of a sandbox.
     pub sandbox_memory_gb_hour: Amount,
-    /// Of a GPU of a sandbox.
-    pub sandbox_gpu_hour: Amount,
+    /// Of a GPU of a sandbox; by default what a GPU costs in the dearest plan.
+    pub sandbox_gpu_hour: Option<Amount>,
     /// Of a GiB that a sandbox's snapshot takes.
     pub snapshot_gb_hour: Amount,
 }

@@ -64,7 +64,9 @@ impl Receiving<'_> {
             }
         }
         // It is named by a row from now on, so it has to outlive a power cut.
-        if let Some(out) = out {
+        if let Some(mut out) = out {
+            // Only this tells what became of the last write.
+            out.flush().await.map_err(no_space)?;
             out.sync_all().await.map_err(no_space)?;
         }
         Ok(Received { bytes, sha256: hasher.map(|hasher| hasher.finalize().into()) })

@@ -210,7 +210,7 @@ async fn one_with_a_gpu_begins_from_its_disk_whatever_was_captured() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gpu_of_a_sandbox_costs_while_it_is_ready() {
     let platform = Platform::start_with(|config| {
-        config.prices.sandbox_gpu_hour = Amount(Nano::of_price(2.0).expect("an amount"));
+        config.prices.sandbox_gpu_hour = Some(Amount(Nano::of_price(2.0).expect("an amount")));
         config.identity.access_token_seconds = 2_000_000;
     })
     .await;

@@ -84,12 +84,14 @@ impl QemuEngine {
         }
         let root_bytes = machine::size(&machine.root).map_err(qemu_failed)?;
         let started = self.start_captured(spec, machine, &boot, root_bytes).await;
+        let is_unfit = self.boots.loaded(&key, started.is_ok());
         let Err(error) = started else { return Ok(None) };
         tracing::warn!(vm = %spec.id, %error, "a machine boots, since it cannot begin with a captured boot");
         machine::end(&machine.dir, machine.id).await.map_err(qemu_failed)?;
-        // What it is, nobody knows; another one is made.
-        let _ = tokio::fs::remove_dir_all(&boot).await;
-        want();
+        if is_unfit {
+            let _ = tokio::fs::remove_dir_all(&boot).await;
+            want();
+        }
         let image = machine.root.bases.first().map_or(base, PathBuf::as_path);
         disk::clone_image_anew(image, &machine.root.path, root_bytes).await.map_err(qemu_failed)?;
         Ok(Some("the captured boot of its image and size could not be loaded".into()))

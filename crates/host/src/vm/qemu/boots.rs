@@ -10,7 +10,7 @@
 //! begins with one is a copy of what the captured machine wrote, on the same image; only a disk that no machine had yet is
 //! replaced so, which a note beside it tells. The note is gone before the disk is, so that whatever is interrupted boots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -83,11 +83,18 @@ pub(super) struct Boots {
     wanted: Mutex<Vec<Wanted>>,
     /// When those could not be captured that were tried last.
     failed: Mutex<BTreeMap<String, Instant>>,
+    /// Those with which the last machine could not begin.
+    doubtful: Mutex<BTreeSet<String>>,
 }
 
 impl Boots {
     pub(super) fn new(data: &Path) -> Self {
-        Self { folder: data.join("boots"), wanted: Mutex::default(), failed: Mutex::default() }
+        Self {
+            folder: data.join("boots"),
+            wanted: Mutex::default(),
+            failed: Mutex::default(),
+            doubtful: Mutex::default(),
+        }
     }
 
     /// Asks for a boot; whether it is made soon. One that could not be captured is left alone for a while.
@@ -130,6 +137,13 @@ impl Boots {
     /// The names of the bases that those at hand build on.
     pub(super) fn bases(&self) -> impl Iterator<Item = String> {
         self.all().into_iter().map(|(_, note, _)| note.base)
+    }
+
+    /// Notes whether a machine could begin with a boot; whether it is time to make another one. A single failure may be the
+    /// machine's own, and all of the image and size share the boot.
+    pub(super) fn loaded(&self, key: &str, has_begun: bool) -> bool {
+        let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
+        if has_begun || !doubtful.insert(key.to_owned()) { doubtful.remove(key) && !has_begun } else { false }
     }
 
     /// Removes the one that was not used for longest.
@@ -201,6 +215,14 @@ pub(super) fn publish(dir: &Path, whole: &Path, to: &Path, note: &[u8]) -> std::
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_boot_is_doubted_after_one_failure_and_made_anew_after_two() {
+        let boots = Boots::new(Path::new("/nowhere"));
+        let told: Vec<_> = [false, true, false, false, false].map(|has_begun| boots.loaded("a", has_begun)).into();
+        assert_eq!(told, [false, false, false, true, false]);
+        assert!(!boots.loaded("b", false));
+    }
 
     #[test]
     fn a_boot_goes_that_was_not_used_for_a_day_or_whose_base_is_gone() {

@@ -45,9 +45,9 @@ impl QemuEngine {
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
     async fn unpack_foreign(&self, drive: &Drive, half: &Path) -> Result<()> {
-        let time = self.image_time();
+        let (time, user) = (self.image_time(), self.settings.host.machines.of_conversions());
         let unpacked = tokio::select! {
-            unpacked = snapshot::unpack_within(drive, half, time) => unpacked.map_err(|error| untaken(error, time)),
+            unpacked = snapshot::unpack_foreign(drive, half, time, user) => unpacked.map_err(|error| untaken(error, time)),
             () = self.until_full() => Err(EngineError::NoCapacity("the host's disk has no room for what the file holds".into())),
         };
         if unpacked.is_err() {
