@@ -127,35 +127,6 @@ async fn the_kind_of_a_body_is_judged_before_its_length_and_that_before_what_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_whose_file_is_gone_or_that_takes_too_long_fails() {
-    let platform = platform().await;
-    let caller = &platform.admin;
-    for (is_gone, said) in [(true, "the file is gone"), (false, "longer than 20 hours")] {
-        platform.engine.refuse("bring_disk", EngineError::Transient("not now".into()));
-        let path = format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
-        settled(caller, &path, "provisioning").await;
-        if is_gone {
-            let staging = berth_host::vm::Engine::staging(&*platform.engine).await.expect("a folder");
-            let id = path.rsplit('/').next().expect("an id");
-            std::fs::remove_file(staging.join(format!("{id}.imported"))).expect("a file");
-        } else {
-            platform.advance(20 * 3600);
-        }
-        // A try that began before may end after that, and the next one comes a while later.
-        let has_failed = async |c: Caller| {
-            platform.advance(60);
-            c.get(&path).await.body["status"] == "failed"
-        };
-        caller.until("its failure", has_failed).await;
-        let failed = settled(caller, &path, "failed").await;
-        assert!(failed["message"].as_str().is_some_and(|text| text.contains(said)), "{failed}");
-        assert_eq!(caller.delete(&path).await.status, 204);
-        gone(caller, &path).await;
-    }
-    nothing_stays(&platform).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_bounded_whether_its_length_is_told_or_not() {
     let platform = platform().await;
     let caller = &platform.admin;
