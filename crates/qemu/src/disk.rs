@@ -236,9 +236,17 @@ pub(crate) async fn run(command: &mut Command) -> Result<()> {
 /// Runs a program over a disk that a machine wrote to, in a process that may take no more than this.
 pub(crate) async fn run_bounded(command: &mut Command, file_bytes: u64, time: Duration) -> Result<()> {
     bound(command, file_bytes, time);
-    match tokio::time::timeout(time, output(command)).await {
-        Ok(out) => judged(&out?),
-        Err(_) => Err(Error::Timeout("the program that makes a disk larger")),
+    let late = || Error::Timeout("the program that makes a disk larger");
+    let out = tokio::time::timeout(time, output(command)).await.map_err(|_| late())??;
+    match out.status.signal() {
+        None => judged(&out),
+        Some(signal) if signal == Signal::XCPU.as_raw() => Err(late()),
+        Some(signal) if signal == Signal::XFSZ.as_raw() => Err(Error::NoSpace),
+        // The host ended it, whatever the disk has: for the lack of memory, or as its operator typed.
+        Some(signal) => {
+            let ended = std::io::Error::other(format!("it was ended by signal {signal}"));
+            Err(Error::io("a program that works on a disk did not end by itself", ended))
+        }
     }
 }
 
@@ -281,6 +289,17 @@ mod tests {
         let mut command = Command::new(tool("qemu-img").unwrap());
         run(command.args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("1G")).await.unwrap();
         path
+    }
+
+    #[tokio::test]
+    async fn who_ended_a_program_is_told_apart() {
+        let ended = async |signal: &str| {
+            let mut command = Command::new("sh");
+            run_bounded(command.args(["-c", &format!("kill -{signal} $$; sleep 9")]), GIB, Duration::from_secs(9)).await
+        };
+        assert!(matches!(ended("XCPU").await, Err(Error::Timeout(_))));
+        assert!(matches!(ended("XFSZ").await, Err(Error::NoSpace)));
+        assert!(matches!(ended("KILL").await, Err(Error::Io { .. })));
     }
 
     #[test]

@@ -53,6 +53,5 @@ pub struct BroughtDisk {
     pub image: Option<String>,
     /// Whether somebody sent the file: a qcow2 or a raw disk that its sender made, of which nothing is believed. Any other is a
     /// qcow2 that a host made.
-    #[serde(default)]
     pub is_foreign: bool,
 }

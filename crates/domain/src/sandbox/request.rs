@@ -201,10 +201,10 @@ pub fn numbered(name: &HostName, number: i64, of: i64) -> Parsed<HostName> {
         .map_err(|_| format!("must have at most {longest} characters, because a number is put behind it"))
 }
 
-/// Reads whether a pause keeps the memory: it does unless `include_memory` is false.
-pub fn pause(body: &Value) -> Result<bool> {
+/// Reads whether a pause is to keep the memory; none where nobody says so, and it is kept if it can be.
+pub fn pause(body: &Value) -> Result<Option<bool>> {
     let mut f = Fields::of(body);
-    let memory = f.optional("include_memory", boolean).unwrap_or(true);
+    let memory = f.optional("include_memory", boolean);
     f.finish(Some(memory))
 }
 

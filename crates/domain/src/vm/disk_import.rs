@@ -20,6 +20,9 @@ pub const CONTENT_DIGEST: &str = "Content-Digest";
 /// What a file may have more than the disk that is made of it: tables of its format, in bytes.
 const TABLES: u64 = 1 << 30;
 
+/// How long a disk may be made of a file, from when that is received and with the wait for its turn, in seconds.
+pub const LONGEST: i64 = 20 * 3600;
+
 words! {
     /// What the worker does next for a disk that is made of a file.
     ImportStep {
@@ -87,12 +90,8 @@ impl ImportDisk {
     /// # Errors
     /// 413, with what to do about it.
     pub fn admit(&self, bytes: u64, most: u64) -> Result<()> {
+        bounded(bytes, most)?;
         let fits = (u64::try_from(self.size_gb).unwrap_or_default() << 30).saturating_add(TABLES);
-        if bytes > most {
-            let mib = most >> 20;
-            let message = format!("A disk's file may have at most {mib} MiB. {SMALLER}");
-            return Err(Error::new(Code::PayloadTooLarge, message));
-        }
         if bytes > fits {
             let message =
                 format!("The file is larger than a disk of {} GiB. Ask for a larger disk. {SMALLER}", self.size_gb);
@@ -119,6 +118,18 @@ impl ImportDisk {
     }
 }
 
+/// Refuses a file that has more bytes than the service takes, whatever disk is to be made of it.
+///
+/// # Errors
+/// 413, with what to do about it.
+pub fn bounded(bytes: u64, most: u64) -> Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let mib = most >> 20;
+    Err(Error::new(Code::PayloadTooLarge, format!("A disk's file may have at most {mib} MiB. {SMALLER}")))
+}
+
 /// How a file becomes smaller.
 const SMALLER: &str = "Make the file smaller with: qemu-img convert -c -O qcow2 FILE smaller.qcow2";
 
@@ -136,11 +147,15 @@ fn size_gb(text: &str) -> Parsed<i64> {
     number.ok_or_else(|| format!("must be an integer from {least} to {most}"))
 }
 
-/// The SHA-256 of a field of digests. Where it has others only, nobody here could tell whether they are right.
+/// The SHA-256 of a field of digests: the same one where it has several. Where it has others only, nobody here could tell
+/// whether they are right.
 fn digest(field: &str) -> Parsed<[u8; 32]> {
-    let encoded = field.split(',').find_map(|one| one.trim().strip_prefix("sha-256=:")?.strip_suffix(':'));
-    let decoded = encoded.and_then(|encoded| STANDARD.decode(encoded).ok()?.try_into().ok());
-    decoded.ok_or_else(|| "must have the file's SHA-256, as sha-256=:BASE64:".into())
+    let decode = |encoded: &str| -> Option<[u8; 32]> {
+        STANDARD.decode(encoded.strip_prefix(':')?.strip_suffix(':')?).ok()?.try_into().ok()
+    };
+    let mut found = field.split(',').filter_map(|one| one.trim().strip_prefix("sha-256=")).map(decode);
+    let first = found.next().flatten().filter(|first| field.is_ascii() && found.all(|other| other == Some(*first)));
+    first.ok_or_else(|| "must have the file's SHA-256, as sha-256=:BASE64:".into())
 }
 
 #[cfg(test)]

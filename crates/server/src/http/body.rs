@@ -3,6 +3,8 @@
 //! The head of a request authorizes its sender. After a slow body, the service checks again that the sender still may
 //! ([`paced`](super::paced)), so that nobody keeps a request open in order to use it later.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::request::Parts;
@@ -65,6 +67,17 @@ pub fn require_json(headers: &HeaderMap) -> Result<()> {
     Err(Error::new(Code::UnsupportedMediaType, "Send the body as JSON, with 'Content-Type: application/json'."))
 }
 
+/// Refuses with 415 a body of bytes whose content type says that it is something else.
+pub fn require_octets(headers: &HeaderMap) -> Result<()> {
+    let Some(kind) = headers.get(header::CONTENT_TYPE) else { return Ok(()) };
+    let essence = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/octet-stream") {
+        return Ok(());
+    }
+    let message = "Send the bytes as they are, with 'Content-Type: application/octet-stream' or without any.";
+    Err(Error::new(Code::UnsupportedMediaType, message))
+}
+
 /// Reads the whole body of an operation, then refuses a query that the operation does not have. In this order the
 /// connection can serve the next request.
 async fn whole(request: Request) -> Result<Bytes> {
@@ -97,6 +110,11 @@ pub async fn read_of(parts: &Parts, body: Body, limit: usize) -> Result<Bytes> {
 
 /// A body piece by piece, of any size.
 pub fn stream(request: Request) -> impl Stream<Item = Result<Bytes>> + Unpin + Send {
+    stream_within(request, Duration::MAX)
+}
+
+/// The same of a body for which the service waits no longer than this in all.
+pub fn stream_within(request: Request, whole: Duration) -> impl Stream<Item = Result<Bytes>> + Unpin + Send {
     let (parts, body) = request.into_parts();
-    BodyDataStream::new(Paced::of(&parts, body)).map_err(|broken| broken.0)
+    BodyDataStream::new(Paced::within(&parts, body, whole)).map_err(|broken| broken.0)
 }

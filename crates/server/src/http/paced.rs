@@ -74,8 +74,8 @@ fn stalled(grace: Duration) -> Error {
     )
 }
 
-fn too_slow() -> Error {
-    let minutes = WHOLE.as_secs() / 60;
+fn too_slow(whole: Duration) -> Error {
+    let minutes = whole.as_secs() / 60;
     Error::new(
         Code::RequestTimeout,
         format!("The body did not come whole within {minutes} minutes. Try again on a faster connection."),
@@ -128,7 +128,8 @@ impl Paced {
         Self::within(parts, body, WHOLE)
     }
 
-    fn within(parts: &Parts, body: Body, whole: Duration) -> Self {
+    /// The body of a request, for which the service waits no longer than `whole` in all.
+    pub fn within(parts: &Parts, body: Body, whole: Duration) -> Self {
         let sender = parts.extensions.get::<Sender>().cloned();
         let look = sender.map(|sender| -> BoxFuture<'static, _> { Box::pin(async move { sender.recheck().await }) });
         let Grace(grace) = parts.extensions.get().copied().unwrap_or_default();
@@ -180,7 +181,11 @@ impl Paced {
             (now, Box::pin(sleep_until(now + self.left.min(rest))))
         });
         ready!(end.as_mut().poll(context));
-        Poll::Ready(Some(Err(if rest < self.left { too_slow() } else { stalled(self.patience.grace) })))
+        Poll::Ready(Some(Err(if rest < self.left {
+            too_slow(self.patience.whole)
+        } else {
+            stalled(self.patience.grace)
+        })))
     }
 }
 

@@ -87,10 +87,10 @@ impl Unclaimed {
         self.0.as_deref().unwrap_or(Path::new(""))
     }
 
-    /// Leaves the file to the row that names it. To be called before the commit, which goes on where its caller leaves: a file
+    /// Leaves the file to the row that names it, and says where it is. To be called before the commit, which goes on where its caller leaves: a file
     /// that stays without its row is swept at the next start.
-    pub fn claim(mut self) {
-        self.0 = None;
+    pub fn claim(mut self) -> PathBuf {
+        self.0.take().unwrap_or_default()
     }
 }
 

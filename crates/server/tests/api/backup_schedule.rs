@@ -324,7 +324,15 @@ async fn what_a_suspended_organization_has_stands_still() {
     let count = async |text: &'static str| -> i64 {
         sql(text).bind(id.as_str()).fetch_one(&platform.app().db).await.expect("a count")
     };
+    let figures = async || {
+        let metrics = reqwest::get(format!("{}/metrics", platform.admin.base)).await.expect("an answer");
+        metrics.text().await.expect("a body")
+    };
+    let last = format!("berth_backup_schedule_last_made_seconds{{schedule=\"{id}\"}} ");
+    let found = figures().await;
+    assert!(found.lines().any(|line| line == format!("{last}0")), "{found}");
     act("suspend").await;
+    assert!(!figures().await.contains(&last));
     platform.advance(SPAN + 1);
     let said = "SELECT COUNT(*) FROM backup_schedules WHERE id = $1 AND message LIKE '%suspended%'";
     platform.admin.until("its time", async |_| count(said).await == 1).await;
@@ -333,8 +341,8 @@ async fn what_a_suspended_organization_has_stands_still() {
     platform.advance(SPAN);
     has(&ada, &id, "ready", 1).await;
     // Those who read metrics learn when it was ready.
-    let metrics = reqwest::get(format!("{}/metrics", platform.admin.base)).await.expect("an answer");
-    let metrics = metrics.text().await.expect("a body");
+    let metrics = figures().await;
+    assert!(!metrics.contains(&format!("{last}0")), "{metrics}");
     for line in [
         "berth_backups{status=\"ready\"} 1".to_owned(),
         format!("berth_backup_schedule_last_made_seconds{{schedule=\"{id}\"}} "),

@@ -6,6 +6,7 @@ use berth_host::EngineError;
 use berth_testkit::{Answer, Caller, Platform};
 use futures::stream;
 use reqwest::Method;
+use reqwest::header::HeaderValue;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -94,6 +95,38 @@ async fn what_is_wrong_is_refused_and_nothing_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_line_of_digests_is_overlooked() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let (right, wrong) = (digest(b"x"), digest(b"y"));
+    let send = async |lines: &[&[u8]]| {
+        let request = caller.request(Method::POST, PATH).body("x");
+        let value = |line: &[u8]| HeaderValue::from_bytes(line).expect("a value");
+        caller.send(lines.iter().fold(request, |request, line| request.header("Content-Digest", value(line)))).await
+    };
+    let malformed = b"sha-256=:\xe9:".as_slice();
+    for second in [wrong.as_bytes(), malformed, b"md5=:\xe9:"] {
+        let answer = send(&[right.as_bytes(), second]).await;
+        answer.refused(400, "invalid_request");
+        assert!(answer.names("Content-Digest"), "{answer:?}");
+    }
+    send(&[malformed]).await.refused(400, "invalid_request");
+    assert_eq!(send(&[b"md5=:AA==:", right.as_bytes()]).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kind_of_a_body_is_judged_before_its_length_and_that_before_what_is_asked() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let json = [("Content-Type", "application/json")];
+    send(caller, "/disks/import", &json, vec![0; MOST + 1]).await.refused(415, "unsupported_media_type");
+    let octets = [("Content-Type", "application/octet-stream")];
+    send(caller, "/disks/import", &octets, vec![0; MOST + 1]).await.refused(413, "payload_too_large");
+    send(caller, "/disks/import", &octets, vec![0; MOST]).await.refused(400, "invalid_request");
+    assert_eq!(send(caller, PATH, &octets, vec![0; MOST]).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_bounded_whether_its_length_is_told_or_not() {
     let platform = platform().await;
     let caller = &platform.admin;
@@ -147,6 +180,11 @@ async fn a_host_without_room_takes_nothing() {
 async fn a_project_sends_few_at_a_time_and_who_leaves_leaves_nothing() {
     let platform = platform().await;
     let caller = &platform.admin;
+    // What was received before is read again, and counts as well.
+    let key = [("Idempotency-Key", "k")];
+    let first = send(caller, PATH, &key, "all of it").await.id();
+    settled(caller, &format!("/disks/{first}"), "ready").await;
+    caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
     let mut two = Vec::new();
     for _ in 0..2 {
         let mut slow = Slow::begin(caller, "POST", PATH, "").await;
@@ -154,12 +192,13 @@ async fn a_project_sends_few_at_a_time_and_who_leaves_leaves_nothing() {
         two.push(slow);
     }
     caller.until("two files", |_| async { platform.engine.staged().len() == 2 }).await;
+    send(caller, PATH, &key, "all of it").await.refused(429, "too_many");
     let refused = send(caller, PATH, &[], "x").await;
     refused.refused(429, "too_many");
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
     drop(two);
     caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
-    nothing_stays(&platform).await;
+    assert_eq!(send(caller, PATH, &key, "all of it").await.id(), first);
     assert_eq!(send(caller, PATH, &[], "x").await.status, 201);
 }
 

@@ -15,8 +15,9 @@ impl Slow {
         let path = if path.starts_with("/api/") { path.to_owned() } else { format!("{}{path}", caller.project) };
         let address = caller.base().strip_prefix("http://").expect("an address");
         let mut stream = TcpStream::connect(address).await.expect("a connection");
+        let kind = if path.contains("/disks/import") { "application/octet-stream" } else { "application/json" };
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: berth\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n{header}\
+            "{method} {path} HTTP/1.1\r\nHost: berth\r\nAuthorization: Bearer {}\r\nContent-Type: {kind}\r\n{header}\
              Transfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n",
             caller.token()
         );

@@ -125,6 +125,8 @@ fn untaken(error: Error, time: Duration) -> EngineError {
         Error::Timeout(_) => {
             EngineError::Permanent(format!("making a disk of the file took longer than {} s", time.as_secs()))
         }
+        // It is the host's, and not the sender's: the operator can install what is missing.
+        missing @ Error::Missing { .. } => transient(missing),
         other => qemu_failed(other),
     }
 }
@@ -261,6 +263,16 @@ mod tests {
         let error = engine.unpack_foreign(&judged(&file, &disk).unwrap(), &half).await.unwrap_err();
         assert!(matches!(&error, EngineError::NoCapacity(why) if why.contains("what the file holds")), "{error}");
         assert!(!half.exists());
+    }
+
+    #[test]
+    fn a_sender_is_not_told_off_for_what_the_host_lacks() {
+        let missing = Error::Missing { tool: "qemu-img".into(), package: "qemu-utils" };
+        let killed = Error::io("a program", std::io::Error::other("it was ended"));
+        for error in [missing, killed] {
+            assert!(!untaken(error, Duration::ZERO).is_final());
+        }
+        assert!(untaken(Error::Qemu("Invalid argument".into()), Duration::ZERO).is_final());
     }
 
     #[tokio::test]

@@ -191,6 +191,11 @@ impl Depot {
         self.below.clone().join(id.to_string())
     }
 
+    /// Where a backup lies, if the store is a folder.
+    fn folder_of(&self, id: BackupId) -> Option<PathBuf> {
+        self.config.s3.is_none().then(|| self.config.folder.join(self.of_backup(id).as_ref()))
+    }
+
     fn part(&self, id: BackupId, number: i64) -> Path {
         self.of_backup(id).join(format!("{number:06}"))
     }
@@ -226,9 +231,10 @@ impl Depot {
         self.get_at(self.part(id, number)).await
     }
 
-    /// Removes the parts of a backup that are more than so many.
+    /// Removes the parts of a backup that are more than so many, and what a death left in the middle of one.
     pub async fn keep(&self, id: BackupId, parts: i64) -> Result<(), DepotError> {
         let (of, last) = (self.of_backup(id), self.part(id, parts));
+        let folder = self.folder_of(id);
         self.ask(|store| async move {
             // Parts are of six digits, so that their names come in their order; what the backup is does not begin with one.
             let is_part = |path: &Path| {
@@ -238,7 +244,10 @@ impl Depot {
             for path in found.into_iter().filter(|path| is_part(path) && *path > last) {
                 store.delete(&path).await?;
             }
-            Ok(())
+            match folder {
+                Some(folder) => remove_halves(&folder).await.map_err(unusable),
+                None => Ok(()),
+            }
         })
         .await
     }
@@ -247,7 +256,7 @@ impl Depot {
     pub async fn clear(&self, id: BackupId) -> Result<(), DepotError> {
         let of = self.of_backup(id);
         // What a death leaves in the middle of a part is no object yet: its folder goes with it.
-        let folder = self.config.s3.is_none().then(|| self.config.folder.join(of.as_ref()));
+        let folder = self.folder_of(id);
         self.ask(|store| async move {
             let found = store.list(Some(&of)).map_ok(|object| object.location).boxed();
             let mut removed = store.delete_stream(found);
@@ -344,11 +353,27 @@ fn bucket(s3: &S3) -> Result<AmazonS3> {
 
 async fn remove_folder(folder: PathBuf) -> object_store::Result<()> {
     match tokio::fs::remove_dir_all(folder).await {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(object_store::Error::Generic { store: "folder", source: Box::new(error) })
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(unusable(error)),
         _ => Ok(()),
     }
+}
+
+/// Removes from a backup's folder what is no object yet: a store shows no name with a `#`.
+async fn remove_halves(folder: &std::path::Path) -> std::io::Result<()> {
+    let mut found = match tokio::fs::read_dir(folder).await {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    while let Some(entry) = found.next_entry().await? {
+        if entry.file_name().as_encoded_bytes().contains(&b'#') {
+            tokio::fs::remove_file(entry.path()).await?;
+        }
+    }
+    Ok(())
+}
+
+fn unusable(error: std::io::Error) -> object_store::Error {
+    object_store::Error::Generic { store: "folder", source: Box::new(error) }
 }
 
 #[cfg(test)]
@@ -378,6 +403,23 @@ mod tests {
         assert_eq!(depot.get(other, 1).await.unwrap(), "part");
         depot.clear(one).await.unwrap();
         assert_eq!(depot.backups().await.unwrap(), HashSet::from([other]));
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_whole_parts_and_no_more_than_there_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let depot = folder(dir.path());
+        let id = BackupId(uuid::Uuid::from_u128(1));
+        depot.keep(id, 1).await.unwrap();
+        for number in 1..=3 {
+            depot.put(id, number, Bytes::from_static(b"part")).await.unwrap();
+        }
+        let of = dir.path().join(format!("database/{id}"));
+        std::fs::write(of.join("000002#1"), "pa").unwrap();
+        depot.keep(id, 2).await.unwrap();
+        let mut names: Vec<_> = std::fs::read_dir(of).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["000001", "000002"]);
     }
 
     #[tokio::test]

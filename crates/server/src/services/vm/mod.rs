@@ -159,7 +159,7 @@ impl Vms {
             text.push_str(&format!("berth_backups{{status=\"{status}\"}} {count}\n"));
         }
         text.push_str(
-            "# HELP berth_backup_schedule_last_made_seconds When the last backup that a schedule keeps was ready, in Unix time.\n\
+            "# HELP berth_backup_schedule_last_made_seconds When the last backup that a schedule which is on keeps was ready, in Unix time; 0 for none.\n\
              # TYPE berth_backup_schedule_last_made_seconds gauge\n",
         );
         for (schedule, at) in store::backup_schedule::last_made(self.db()).await? {

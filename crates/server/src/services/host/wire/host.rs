@@ -66,11 +66,11 @@ pub struct GpuView {
     /// The sandbox that has it.
     #[schema(value_type = Option<uuid::Uuid>)]
     sandbox_id: Option<String>,
-    /// Why no VM can have it whole.
+    /// Why no machine can have it whole.
     unavailable: Option<String>,
-    /// Kinds of parts that VMs can have of it instead.
+    /// Kinds of parts that machines can have of it instead.
     kinds: Vec<KindView>,
-    /// Parts of it that VMs have.
+    /// Parts of it that machines have.
     parts: Vec<PartView>,
 }
 
@@ -89,7 +89,7 @@ pub struct KindView {
     most: u32,
 }
 
-/// A part of a GPU that a VM has.
+/// A part of a GPU that a machine has.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = HostGpuPartResponse)]
 pub struct PartView {

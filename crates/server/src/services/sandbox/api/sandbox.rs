@@ -125,7 +125,7 @@ pub(super) async fn delete_sandbox(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Pauses a sandbox: its disk is kept, and its memory unless `include_memory` is false.
+/// Pauses a sandbox: its disk is kept, and its memory unless it has a GPU or `include_memory` is false.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/pause", operation_id = "pauseSandbox",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path)),
     request_body = Option<PauseBody>,

@@ -312,12 +312,18 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Records the wish to pause; says nothing new where that is under way or done.
-pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: bool) -> Result<SandboxRow> {
+/// Records the wish to pause, with the memory if that can be kept where nobody says whether; says nothing new where that is
+/// under way or done.
+pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: Option<bool>) -> Result<SandboxRow> {
     let change = Change::begin(sandboxes, scope, id).await?;
     let mut row = change.before.clone();
     let Some(phase) = on_verb(Verb::Pause, row.phase)? else { return Ok(row) };
-    gpu::refuse_memory(&row, memory, "Pause it with include_memory false: it begins from its disk then.")?;
+    let instead = format!(
+        "Pause it without include_memory, as this does: berth sandbox pause {}. It begins from its disk then.",
+        row.name
+    );
+    gpu::refuse_memory(&row, memory == Some(true), &instead)?;
+    let memory = memory.unwrap_or_else(|| row.keeps_memory());
     enter(&mut row, phase, Some("waiting for a worker to pause".into()), change.now);
     row.wish = Wish::Paused;
     row.keep_memory = memory;

@@ -78,8 +78,8 @@ pub struct UpdateSandboxBody {
 #[derive(ToSchema)]
 #[schema(as = PauseSandboxRequest)]
 pub struct PauseBody {
-    /// Whether its memory is kept, so that processes go on after it is resumed.
-    #[schema(default = true)]
+    /// Whether its memory is kept, so that processes go on after it is resumed; by default where it can be, which is wherever
+    /// the sandbox has no GPU.
     include_memory: Option<bool>,
 }
 

@@ -1,8 +1,10 @@
 //! Disks that are made of a file which is sent.
 
+use std::time::Duration;
+
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, header};
-use berth_domain::vm::disk_import::{CONTENT_DIGEST, ImportDisk};
+use axum::http::{HeaderMap, HeaderValue, header};
+use berth_domain::vm::disk_import::{CONTENT_DIGEST, ImportDisk, bounded};
 
 use crate::http::auth::Editor;
 use crate::http::body;
@@ -13,6 +15,9 @@ use crate::http::reply::Reply;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::wire::vm::DiskTypeWord;
 use crate::services::vm::{Vms, ops};
+
+/// How long the service waits in all for a file.
+const WHOLE: Duration = Duration::from_hours(24);
 
 /// Creates a data disk with what a file has: a qcow2 that builds on no other file, or a raw disk. The file is received before
 /// the answer; `status` tells when it is checked and converted.
@@ -31,7 +36,8 @@ use crate::services::vm::{Vms, ops};
     responses((status = 201, body = DiskView, description = "received; `status` tells when it is ready"),
         (status = 400, body = ErrorBody), (status = 401, body = ErrorBody), (status = 403, body = ErrorBody),
         (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
-        (status = 413, body = ErrorBody), (status = 422, body = ErrorBody), (status = 429, body = ErrorBody),
+        (status = 413, body = ErrorBody), (status = 415, body = ErrorBody, description = "the body is something else than bytes"),
+        (status = 422, body = ErrorBody), (status = 429, body = ErrorBody),
         (status = 503, body = ErrorBody), (status = 507, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn import_disk(
@@ -41,12 +47,19 @@ pub(super) async fn import_disk(
     Params(params): Params,
     request: Request,
 ) -> Reply<Outcome<DiskView>> {
-    let text =
-        |headers: &HeaderMap, name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let digest = text(request.headers(), CONTENT_DIGEST);
-    let length = text(request.headers(), header::CONTENT_LENGTH.as_str()).and_then(|length| length.parse().ok());
-    let asked = ImportDisk::read(params, digest.as_deref())?;
-    asked.admit(length.unwrap_or_default(), vms.config().import_bytes())?;
+    let (headers, most) = (request.headers(), vms.config().import_bytes());
+    body::require_octets(headers)?;
+    let length: Option<u64> = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    bounded(length.unwrap_or_default(), most)?;
+    let asked = ImportDisk::read(params, digests(headers).as_deref())?;
+    asked.admit(length.unwrap_or_default(), most)?;
     let key = key.begin(&scope.caller).await?;
-    Ok(ops::disk_import::create(&vms, &scope, (asked, length), body::stream(request), key).await?)
+    Ok(ops::disk_import::create(&vms, &scope, (asked, length), body::stream_within(request, WHOLE), key).await?)
+}
+
+/// All that is said of what the body hashes to, with a character in place of whatever is no text.
+fn digests(headers: &HeaderMap) -> Option<String> {
+    let text = |line: &HeaderValue| String::from_utf8_lossy(line.as_bytes()).into_owned();
+    let lines: Vec<String> = headers.get_all(CONTENT_DIGEST).iter().map(text).collect();
+    (!lines.is_empty()).then(|| lines.join(", "))
 }

@@ -35,10 +35,10 @@ pub async fn create(
     body: impl Stream<Item = Result<Bytes>> + Unpin,
     key: Idempotency,
 ) -> Result<Outcome<DiskView>> {
+    let _place = vms.importing().enter((scope.org, scope.project))?;
     if key.is_given() && was_received(vms, scope, &key).await? {
         return again(vms, scope, &request, body, key).await;
     }
-    let _place = vms.importing().enter((scope.org, scope.project))?;
     // Nothing is written yet: whoever may not have the disk does not send it first.
     admit(vms, &mut vms.db().begin_as(scope).await?, scope, &request, vms.clock().now()).await?;
     has_room(vms, length.unwrap_or_default()).await?;
@@ -47,8 +47,14 @@ pub async fn create(
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
     let file = Unclaimed::new(staging.join(file_of(disk.id)));
     let receiving = Receiving { file: Some(file.path()), is_hashed: true };
+    tracing::info!(project = %scope.project, bytes = length, "receiving the file of a disk");
     let received = receiving.of(body, |bytes| request.admit(bytes, vms.config().import_bytes()), || has_room(vms, 0));
-    let (bytes, sha256) = whole(received.await?)?;
+    let received = received.await;
+    match &received {
+        Ok(Received { bytes, .. }) => tracing::info!(project = %scope.project, bytes, "received the file of a disk"),
+        Err(error) => tracing::info!(project = %scope.project, %error, "the file of a disk did not come whole"),
+    }
+    let (bytes, sha256) = whole(received?)?;
     request.compare(sha256)?;
     fault::point("disk_import.received").await.map_err(Error::internal)?;
     let key = key.of_body(&told_of(&request, sha256));
@@ -62,8 +68,14 @@ pub async fn create(
     record(&mut tx, scope, &disk, (bytes, sha256)).await?;
     let view = DiskView::from(&disk);
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
-    file.claim();
-    tx.commit().await?;
+    let file = file.claim();
+    if let Err(error) = tx.commit().await {
+        // Where nobody can tell whether there is a row the file stays, and is swept at the next start if there is none.
+        if matches!(store::disk_import::find(vms.db(), disk.id).await, Ok(None)) {
+            let _ = tokio::fs::remove_file(file).await;
+        }
+        return Err(error.into());
+    }
     Ok(outcome)
 }
 

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use berth_domain::ids::{DiskId, Owner};
 use berth_domain::vm::DiskStatus;
-use berth_domain::vm::disk_import::{ImportStep, file_of, next};
+use berth_domain::vm::disk_import::{ImportStep, LONGEST, file_of, next};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
 
 use super::disk::{hand_over, place, say, settle};
-use super::wanted::unwanted;
+use super::wanted::{late, unwanted};
 use super::{StepError, fault};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::disk_import::{DiskImportRow, TABLE};
@@ -33,6 +33,16 @@ pub struct DiskImportLife {
 pub struct Seen {
     import: DiskImportRow,
     disk: Option<DiskRow>,
+}
+
+/// When a disk is given up that is not made by then.
+fn last_moment(import: &DiskImportRow) -> Timestamp {
+    import.created_at.plus_seconds(LONGEST)
+}
+
+fn too_late() -> EngineError {
+    let hours = LONGEST / 3600;
+    EngineError::Permanent(format!("it took longer than {hours} hours; delete this disk, and send the file again"))
 }
 
 impl Life for DiskImportLife {
@@ -59,8 +69,10 @@ impl Life for DiskImportLife {
 
     async fn plan(&self, seen: &Seen) -> Result<Next<ImportStep>, StepError> {
         let step = next(seen.disk.as_ref().map(|disk| disk.status));
-        if step == ImportStep::Make && self.vms.converting().available_permits() == 0 {
-            return Ok(Next::Rest(Some(self.vms.clock().now().plus_seconds(TURN))));
+        let now = self.vms.clock().now();
+        let is_in_time = now < last_moment(&seen.import);
+        if step == ImportStep::Make && is_in_time && self.vms.converting().available_permits() == 0 {
+            return Ok(Next::Rest(Some(now.plus_seconds(TURN))));
         }
         Ok(Next::Take(step))
     }
@@ -72,7 +84,7 @@ impl Life for DiskImportLife {
     async fn take(&self, seen: &Seen, step: ImportStep) -> Result<(), StepError> {
         match (step, &seen.disk) {
             (ImportStep::Place, Some(disk)) => place(&self.vms, disk).await,
-            (ImportStep::Make, Some(disk)) => self.make(disk).await,
+            (ImportStep::Make, Some(disk)) => self.make(&seen.import, disk).await,
             (ImportStep::End, _) => self.end(seen.import.id).await,
             (_, None) => Ok(()),
         }
@@ -108,15 +120,24 @@ impl DiskImportLife {
     }
 
     /// Has the disk made of the file, or gives that up where nobody wants it any more.
-    async fn make(&self, disk: &DiskRow) -> Result<(), StepError> {
+    async fn make(&self, import: &DiskImportRow, disk: &DiskRow) -> Result<(), StepError> {
+        let last = last_moment(import);
+        if self.vms.clock().now() >= last {
+            return Err(too_late().into());
+        }
         let Ok(_turn) = self.vms.converting().try_acquire() else { return Ok(()) };
         say(&self.vms, disk.id, "checking and converting").await?;
         let file = self.file(disk.id).await?;
+        if !tokio::fs::try_exists(&file).await.map_err(|error| EngineError::Transient(error.to_string()))? {
+            let gone = "the file is gone; delete this disk, and send the file again";
+            return Err(EngineError::Permanent(gone.into()).into());
+        }
         let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image: None, is_foreign: true };
         let load = || store::disk::load(self.vms.db(), disk.id);
         let made = tokio::select! {
             made = self.vms.engine().bring_disk(&file, &brought) => made,
             () = unwanted(load, |row: &DiskRow| row.status == DiskStatus::Provisioning) => return Ok(()),
+            () = late(self.vms.clock(), last) => Err(too_late()),
         };
         fault("disk_import", "make", "done").await?;
         match made {

@@ -193,14 +193,15 @@ pub async fn is_suspended(on: impl On, org: OrgId) -> Result<bool, DbError> {
     Ok(found > 0)
 }
 
-/// When the last backup that each schedule has was made, those without one left out.
+/// When the last backup that each schedule has was made, 1970 for those without one. Schedules that make none are left out:
+/// those that are off, and those of organizations that are suspended.
 pub async fn last_made(db: &Db) -> Result<Vec<(BackupScheduleId, Timestamp)>, DbError> {
-    let rows: Vec<LastRow> = sql(
-        "SELECT s.id AS id, MAX(b.updated_at) AS at FROM backup_schedules s JOIN backups b ON b.schedule_id = s.id \
-         WHERE s.deleted_at IS NULL AND b.deleted_at IS NULL AND b.status = 'ready' GROUP BY s.id ORDER BY s.id",
-    )
-    .fetch_all(db)
-    .await?;
+    let rows: Vec<LastRow> =
+        sql("SELECT s.id AS id, MAX(b.updated_at) AS at FROM backup_schedules s JOIN orgs o ON o.id = s.org_id \
+         LEFT JOIN backups b ON b.schedule_id = s.id AND b.deleted_at IS NULL AND b.status = 'ready' \
+         WHERE s.deleted_at IS NULL AND s.enabled = 1 AND o.suspended_at IS NULL GROUP BY s.id ORDER BY s.id")
+        .fetch_all(db)
+        .await?;
     Ok(rows.into_iter().map(|LastRow(id, at)| (id, at)).collect())
 }
 
@@ -208,6 +209,6 @@ struct LastRow(BackupScheduleId, Timestamp);
 
 impl FromRow for LastRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self(row.parsed("id")?, row.time("at")?))
+        Ok(Self(row.parsed("id")?, row.opt_time("at")?.unwrap_or(Timestamp(0))))
     }
 }
