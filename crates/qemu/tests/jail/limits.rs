@@ -50,7 +50,7 @@ async fn vms_and_sandboxes_are_limited_alike() {
     }
     for is_vm in [true, false] {
         let world = World::new();
-        let beside = if is_vm { 512 + 256 } else { 256 };
+        let beside = if is_vm { 512 + 128 } else { 256 };
         if is_vm {
             world.start_vm().await;
         } else {

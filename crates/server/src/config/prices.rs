@@ -79,7 +79,11 @@ mod tests {
         assert_eq!(price("plan:big"), big);
         assert_eq!(price("plan:on-demand"), Price::default());
         assert_eq!(price("disk"), Price { disk_gb: Nano(100_000), ..Price::default() });
-        assert_eq!(price("sandbox"), Price { vcpu: Nano(10_i64.pow(9)), ..Price::default() });
+        let sandbox = Price { vcpu: Nano(10_i64.pow(9)), ..Price::default() };
+        assert_eq!(price("sandbox"), Price { gpu: big.gpu, ..sandbox }, "a GPU is as dear as in a plan");
+        let free =
+            parse("[prices]\nsandbox_gpu_hour = 0\n[[plans]]\nid = \"big\"\nprice = { gpu_hour = 2 }\n").unwrap();
+        assert!(free.price_list().iter().any(|(name, price)| name == "sandbox" && *price == Price::default()));
         assert_eq!(price("snapshot"), Price::default());
     }
 

@@ -25,7 +25,7 @@ pub(super) fn model(catalog: &Catalog, request: &CreateSandbox) -> Result<Option
         }
     };
     let Some(size) = catalog.of_gpu_model(wanted).max_by_key(|config| config.gpu_max) else {
-        let rule = "is not known; the sizes of GET /api/v1/vm_configs name those that are";
+        let rule = "is not known; GET /api/v1/vm_configs lists the sizes, which name those that are";
         return Err(Error::field("gpu_model", rule));
     };
     if count > size.gpu_max {
