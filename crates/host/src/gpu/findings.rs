@@ -129,7 +129,7 @@ fn in_parts(gpu: &Gpu) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::made_up::Host;
+    use super::super::tests::made_up::Host;
     use super::*;
 
     fn texts(findings: Vec<Finding>) -> Vec<(bool, String, String)> {

@@ -259,8 +259,4 @@ fn mark(gpu: &mut Gpu, functions: &[Function], faults: &BTreeMap<PciAddress, Str
 }
 
 #[cfg(test)]
-mod made_up;
-#[cfg(test)]
-mod parts_tests;
-#[cfg(test)]
 mod tests;

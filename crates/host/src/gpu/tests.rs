@@ -1,10 +1,13 @@
+pub(super) mod made_up;
+mod parts;
+
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use berth_domain::host::gpu::{Device, Gpu, PciAddress};
 use uuid::Uuid;
 
-use super::made_up::{Card, Host, Killed};
+use self::made_up::{Card, Host, Killed};
 use super::*;
 
 const H100: Card<'_> = ("0000:01:00.0", "0x030200", "0x10de", "0x2330", 7, Some("nvidia"));
@@ -41,7 +44,7 @@ fn only(gpus: &[Gpu]) -> &Gpu {
 }
 
 /// Does something that may be killed; whether it was.
-pub(super) fn is_killed<T>(act: impl FnOnce() -> T) -> bool {
+fn is_killed<T>(act: impl FnOnce() -> T) -> bool {
     match catch_unwind(AssertUnwindSafe(act)) {
         Ok(_) => false,
         Err(cause) => cause.is::<Killed>() || std::panic::resume_unwind(cause),

@@ -6,7 +6,7 @@ use berth_domain::host::gpu::Gpu;
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
 use berth_server::db::machine_gpu;
-use berth_testkit::{Platform, vm};
+use berth_testkit::{Chance, Platform, vm};
 use serde_json::{Value, json};
 
 const MODEL: &str = "example-9000";
@@ -207,30 +207,20 @@ async fn an_operator_s_size_of_a_model_takes_the_place_of_the_found_one() {
     assert_eq!(devices(&platform, &other), [SECOND], "of the same model, whose name says it as well as its id");
 }
 
-/// Numbers that look random and are the same in every run (Knuth's constants, as in MMIX).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % end
-    }
-}
-
 /// Whatever happens to machines, guests and the service: no device is ever two machines'.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_device_is_two_machines_whatever_happens() {
     for seed in 1..=3 {
-        let mut numbers = Numbers(seed);
+        let mut chance = Chance::new(seed);
         let mut platform = with_gpus(&[FIRST, SECOND, "0000:03:00.0"]).await;
         let mut vms: Vec<String> = Vec::new();
         for step in 0..60 {
             let caller = platform.admin.clone();
-            let some = vms.get(numbers.below(vms.len().max(1))).cloned();
-            match (numbers.below(8), some) {
+            let some = vms.get(chance.below(vms.len().max(1))).cloned();
+            match (chance.below(8), some) {
                 (0 | 1, _) | (_, None) => {
-                    let mut body = body(&format!("vm-{step}"), i64::try_from(numbers.below(2) + 1).expect("a count"));
-                    body["restart_policy"] = json!(["never", "on-failure", "always"][numbers.below(3)]);
+                    let mut body = body(&format!("vm-{step}"), i64::try_from(chance.below(2) + 1).expect("a count"));
+                    body["restart_policy"] = json!(["never", "on-failure", "always"][chance.below(3)]);
                     vms.push(caller.create_vm(body).await);
                 }
                 (2, Some(id)) => drop(caller.act(&format!("/vms/{id}/stop")).await),
@@ -238,7 +228,7 @@ async fn no_device_is_two_machines_whatever_happens() {
                 (4, Some(id)) => drop(caller.act(&format!("/vms/{id}/restart")).await),
                 (5, Some(id)) => drop(caller.delete(&format!("/vms/{id}")).await),
                 (6, Some(id)) => {
-                    let end = [Machine::Absent, Machine::PoweredOff, Machine::Panicked][numbers.below(3)];
+                    let end = [Machine::Absent, Machine::PoweredOff, Machine::Panicked][chance.below(3)];
                     platform.engine.happen_if_there(&id, end);
                 }
                 (_, Some(_)) => platform = platform.crash_and_restart().await,

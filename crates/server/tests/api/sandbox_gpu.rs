@@ -5,7 +5,7 @@ use berth_host::EngineError;
 use berth_host::sandbox::From;
 use berth_server::config::Amount;
 use berth_server::db::machine_gpu;
-use berth_testkit::{Caller, Platform, vm};
+use berth_testkit::{Caller, Chance, Platform, vm};
 use serde_json::{Value, json};
 
 const MODEL: &str = "example-9000";
@@ -249,29 +249,19 @@ async fn a_sandbox_whose_start_fails_or_whose_service_dies_gives_its_gpu_back() 
     assert_eq!((held(&platform).await, platform.engine.assigned()), (0, 0));
 }
 
-/// Numbers that look random and are the same in every run (Knuth's constants, as in MMIX).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).expect("31 bits") % end
-    }
-}
-
 /// Whatever happens to VMs, sandboxes and the service: no part of a GPU is two machines', and none is left over.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_part_is_two_machines_whatever_happens() {
     for seed in 1..=2 {
-        let mut numbers = Numbers(seed);
+        let mut chance = Chance::new(seed);
         let platform = with_size("example-small", 1).await;
         platform.engine.divide_gpu(FIRST, &[("small", 3)]);
         let mut platform = platform.restart().await;
         let (mut sandboxes, mut vms): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         for step in 0..40 {
             let caller = platform.admin.clone();
-            let some = sandboxes.get(numbers.below(sandboxes.len().max(1))).cloned();
-            match (numbers.below(7), some) {
+            let some = sandboxes.get(chance.below(sandboxes.len().max(1))).cloned();
+            match (chance.below(7), some) {
                 (0 | 1, _) | (_, None) => {
                     sandboxes.push(caller.create_sandbox(body(&format!("sandbox-{step}"))).await);
                     let mut beside = vm(&format!("vm-{step}"));
@@ -285,7 +275,7 @@ async fn no_part_is_two_machines_whatever_happens() {
                 (4, Some(id)) => drop(caller.post(&format!("/sandboxes/{id}/fork"), json!({})).await),
                 (5, Some(id)) => {
                     caller.delete(&format!("/sandboxes/{id}")).await;
-                    let vm = vms.swap_remove(numbers.below(vms.len()));
+                    let vm = vms.swap_remove(chance.below(vms.len()));
                     caller.delete(&format!("/vms/{vm}")).await;
                     sandboxes.retain(|other| *other != id);
                 }

@@ -143,7 +143,13 @@ impl Boots {
     /// machine's own, and all of the image and size share the boot.
     pub(super) fn loaded(&self, key: &str, has_begun: bool) -> bool {
         let mut doubtful = self.doubtful.lock().unwrap_or_else(PoisonError::into_inner);
-        if has_begun || !doubtful.insert(key.to_owned()) { doubtful.remove(key) && !has_begun } else { false }
+        let is_second = !has_begun && doubtful.contains(key);
+        if has_begun || is_second {
+            doubtful.remove(key);
+        } else {
+            doubtful.insert(key.to_owned());
+        }
+        is_second
     }
 
     /// Removes the one that was not used for longest.

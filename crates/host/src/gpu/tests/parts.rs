@@ -6,9 +6,9 @@ use berth_domain::host::gpu::{Device, Kind};
 use berth_qemu::machine::HostDevice;
 use uuid::Uuid;
 
+use super::super::*;
+use super::is_killed;
 use super::made_up::{Card, Host};
-use super::tests::is_killed;
-use super::*;
 
 const A100: Card<'_> = ("0000:41:00.0", "0x030200", "0x10de", "0x20f1", 7, Some("nvidia"));
 const FIRST: Card<'_> = ("0000:41:00.4", "0x030200", "0x10de", "0x20f1", 8, Some("nvidia"));

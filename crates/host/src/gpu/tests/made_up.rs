@@ -11,11 +11,11 @@ use std::sync::{Arc, Barrier, Mutex};
 use berth_domain::host::gpu::VFIO;
 use tempfile::TempDir;
 
-use super::sysfs::{Kernel, Places};
-use super::{Gpus, Inner};
+use crate::gpu::sysfs::{Kernel, Places};
+use crate::gpu::{Gpus, Inner};
 
 /// A host that has a driver `vfio-pci`, an IOMMU, and no devices yet.
-pub(super) struct Host {
+pub(in crate::gpu) struct Host {
     root: TempDir,
     boot: String,
     told: Arc<Mutex<Told>>,
@@ -37,10 +37,10 @@ struct Told {
 }
 
 /// What a function is made of: address, class, vendor, device, IOMMU group, driver.
-pub(super) type Card<'a> = (&'a str, &'a str, &'a str, &'a str, u32, Option<&'a str>);
+pub(in crate::gpu) type Card<'a> = (&'a str, &'a str, &'a str, &'a str, u32, Option<&'a str>);
 
 impl Host {
-    pub(super) fn new() -> Self {
+    pub(in crate::gpu) fn new() -> Self {
         let root = tempfile::tempdir().expect("a folder");
         let host = Self { root, boot: "one".into(), told: Arc::default() };
         for driver in [VFIO, "nvidia", "snd_hda_intel", "nvme"] {
@@ -57,12 +57,12 @@ impl Host {
     }
 
     /// The folder of a function.
-    pub(super) fn of(&self, address: &str) -> PathBuf {
+    pub(in crate::gpu) fn of(&self, address: &str) -> PathBuf {
         self.sys().join("bus/pci/devices").join(address)
     }
 
     /// Puts a card in.
-    pub(super) fn plug(&self, (address, class, vendor, device, group, driver): Card<'_>) {
+    pub(in crate::gpu) fn plug(&self, (address, class, vendor, device, group, driver): Card<'_>) {
         let dir = self.of(address);
         fs::create_dir_all(&dir).expect("a device");
         for (name, text) in [
@@ -87,7 +87,7 @@ impl Host {
     }
 
     /// What each function has: its driver, and the one that was chosen for it.
-    pub(super) fn state(&self) -> Vec<(String, Option<String>, String)> {
+    pub(in crate::gpu) fn state(&self) -> Vec<(String, Option<String>, String)> {
         let entries = fs::read_dir(self.sys().join("bus/pci/devices")).expect("a folder").flatten();
         let mut all: Vec<_> = entries
             .map(|entry| {
@@ -102,17 +102,17 @@ impl Host {
     }
 
     /// The driver of a function.
-    pub(super) fn driver(&self, address: &str) -> Option<String> {
+    pub(in crate::gpu) fn driver(&self, address: &str) -> Option<String> {
         self.state().into_iter().find(|(known, ..)| known == address).and_then(|(_, driver, _)| driver)
     }
 
-    pub(super) fn places(&self) -> Places {
+    pub(in crate::gpu) fn places(&self) -> Places {
         let root = self.root.path();
         Places { sys: root.join("sys"), dev: root.join("dev"), proc: root.join("proc"), lists: Vec::new() }
     }
 
     /// The host starts again: the kernel chooses all drivers anew, and everybody's are their own.
-    pub(super) fn restart(&mut self) {
+    pub(in crate::gpu) fn restart(&mut self) {
         self.boot.push('+');
         for (address, ..) in self.state() {
             let dir = self.of(&address);
@@ -125,30 +125,30 @@ impl Host {
     }
 
     /// A service that starts, with what the last one left in its folder.
-    pub(super) fn service(&self) -> Gpus {
+    pub(in crate::gpu) fn service(&self) -> Gpus {
         let kernel = MadeUp { sys: self.sys(), told: self.told.clone() };
         Gpus::new(&self.root.path().join("data"), self.places(), Box::new(kernel), self.boot.clone())
     }
 
-    pub(super) fn inner(&self) -> Arc<Inner> {
+    pub(in crate::gpu) fn inner(&self) -> Arc<Inner> {
         self.service().inner
     }
 
     /// Has the service die before the kernel is told so many things more; none has it live.
-    pub(super) fn die_at(&self, writes: Option<usize>) {
+    pub(in crate::gpu) fn die_at(&self, writes: Option<usize>) {
         let mut told = self.told.lock().expect("nobody died here");
         told.dies_at = writes.map(|more| told.writes + more);
         told.dies_after = None;
     }
 
     /// Has the service die once the kernel was told so many things more.
-    pub(super) fn die_after(&self, writes: usize) {
+    pub(in crate::gpu) fn die_after(&self, writes: usize) {
         let mut told = self.told.lock().expect("nobody died here");
         told.dies_after = Some(told.writes + writes);
     }
 
     /// Has a function's driver make mediated devices: of one kind at a time, of each as many as it has room for.
-    pub(super) fn offer_mediated(&self, address: &str, kinds: &[(&str, &str, usize)]) {
+    pub(in crate::gpu) fn offer_mediated(&self, address: &str, kinds: &[(&str, &str, usize)]) {
         for (kind, name, most) in kinds {
             let dir = self.of(address).join("mdev_supported_types").join(kind);
             fs::create_dir_all(&dir).expect("a kind");
@@ -165,7 +165,7 @@ impl Host {
     }
 
     /// Has a function be one that another is divided into, and that can become a part of some kinds.
-    pub(super) fn offer_virtual(&self, address: &str, of: &str, kinds: &str) {
+    pub(in crate::gpu) fn offer_virtual(&self, address: &str, of: &str, kinds: &str) {
         symlink(self.of(of), self.of(address).join("physfn")).expect("a link");
         let dir = self.of(address).join("nvidia");
         fs::create_dir_all(&dir).expect("a folder");
@@ -174,7 +174,7 @@ impl Host {
     }
 
     /// Parts that are there: mediated devices by their UUIDs, others by their functions and kinds.
-    pub(super) fn parts(&self) -> Vec<String> {
+    pub(in crate::gpu) fn parts(&self) -> Vec<String> {
         let list = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten();
         let name = |entry: fs::DirEntry| entry.file_name().into_string().expect("a name");
         let mut all: Vec<_> = list(self.sys().join("bus/mdev/devices")).map(name).collect();
@@ -189,35 +189,35 @@ impl Host {
     }
 
     /// Somebody else tells the kernel something.
-    pub(super) fn tell(&self, file: &Path, text: &str) {
+    pub(in crate::gpu) fn tell(&self, file: &Path, text: &str) {
         MadeUp { sys: self.sys(), told: Arc::default() }.write(file, text).expect("the kernel does it");
     }
 
     /// What the kernel was told so far.
-    pub(super) fn writes(&self) -> usize {
+    pub(in crate::gpu) fn writes(&self) -> usize {
         self.told.lock().expect("nobody died here").writes
     }
 
     /// Has the kernel wait at its next thing: whoever waits here sees it there, and whoever does again lets it go on.
-    pub(super) fn hold(&self) -> Arc<Barrier> {
+    pub(in crate::gpu) fn hold(&self) -> Arc<Barrier> {
         let gate = Arc::new(Barrier::new(2));
         self.told.lock().expect("nobody died here").gate = Some(gate.clone());
         gate
     }
 
     /// Functions that were reset, in order.
-    pub(super) fn resets(&self) -> Vec<String> {
+    pub(in crate::gpu) fn resets(&self) -> Vec<String> {
         self.told.lock().expect("nobody died here").resets.clone()
     }
 
     /// From now on the reset of a function fails.
-    pub(super) fn break_reset(&self, address: &str) {
+    pub(in crate::gpu) fn break_reset(&self, address: &str) {
         self.told.lock().expect("nobody died here").broken.insert(address.to_owned());
     }
 }
 
 /// What a service dies of.
-pub(super) struct Killed;
+pub(in crate::gpu) struct Killed;
 
 struct MadeUp {
     sys: PathBuf,
