@@ -54,7 +54,7 @@ use berth_qemu::{accel, host};
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
 
-pub use self::settings::Settings;
+pub use self::settings::{CapturedBoots, Settings};
 
 use self::boots::Boots;
 use self::exports::Exports;

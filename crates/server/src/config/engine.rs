@@ -27,7 +27,7 @@ impl Config {
             image_file_gb: self.vm.image_file_gb,
             image_virtual_gb: self.vm.image_virtual_gb,
             image_seconds: self.vm.image_seconds,
-            captured_boots: self.vm.captured_boots,
+            captured_boots: vm::qemu::CapturedBoots::of(self.vm.captured_boots),
         }
     }
 

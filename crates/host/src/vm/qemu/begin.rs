@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use berth_domain::ids::{DiskId, MachineId};
 use berth_qemu::image::Manifest;
-use berth_qemu::machine::{self, Accel, Captured, Mapped, memory};
+use berth_qemu::machine::{self, Captured, Mapped, memory};
 use berth_qemu::sandbox::copy_memory;
 use berth_qemu::seed::{Mac, write_template};
 use berth_qemu::{disk, host};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::boots::{DISK, MAKING, MEMORY, NOTE, Note, STATE, Wanted, key, publish};
-use super::{QemuEngine, notes, start};
+use super::{CapturedBoots, QemuEngine, notes, start};
 use crate::error::{qemu_failed, transient};
 use crate::vm::MachineSpec;
 use crate::{Result, fault};
@@ -34,16 +34,15 @@ impl QemuEngine {
     /// Starts a machine that goes on with nothing: with a captured boot if it has a disk that no machine had yet, else it
     /// boots. Why it boots, where it might have done otherwise.
     pub(super) async fn begin(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<Option<String>> {
-        // What VMs share that began so is worth it where a boot takes long, and where nobody relies on what keeps them apart.
-        let may = self.settings.captured_boots.unwrap_or(machine.accel == Accel::Tcg);
-        if !may || spec.rescue.is_some() || !self.is_fresh(spec) {
+        let boots = self.settings.captured_boots;
+        if !boots.are_for(machine.accel) || spec.rescue.is_some() || !self.is_fresh(spec) {
             self.grow_as_noted(spec.root_disk).await?;
             return self.boot(spec, machine).await.map(|()| None);
         }
         let base = self.base_of(spec.root_disk)?;
         let reason = match unfit(spec, &machine, &base) {
             // Worth a word only where it was asked for.
-            Some(reason) => self.settings.captured_boots.map(|_| reason.to_owned()),
+            Some(reason) => (boots == CapturedBoots::Asked).then(|| reason.to_owned()),
             None => match self.begin_captured(spec, &machine, &base).await? {
                 None => return self.forget_growth(spec.root_disk).await.map(|()| None),
                 reason => reason,
@@ -121,7 +120,7 @@ impl QemuEngine {
 
     /// Notes that no machine had a root disk yet, where one may begin with a captured boot.
     pub(super) fn note_fresh(&self, id: DiskId) -> Result<()> {
-        if self.settings.captured_boots == Some(false) {
+        if self.settings.captured_boots == CapturedBoots::Never {
             return Ok(());
         }
         let state = memory::states(&[&self.disk_file(id, true)]).map_err(qemu_failed)?;
@@ -143,7 +142,7 @@ impl QemuEngine {
             if host::disk(&self.settings.host.data).is_ok_and(|(_, free)| !self.is_room(free)) {
                 self.boots.give_way();
             }
-            if self.settings.captured_boots == Some(false) {
+            if self.settings.captured_boots == CapturedBoots::Never {
                 continue;
             }
             let has_booted = |id: MachineId| {

@@ -11,7 +11,7 @@ use berth_qemu::{accel, image};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{DiskSpec, QemuEngine, Settings};
+use super::{CapturedBoots, DiskSpec, QemuEngine, Settings};
 use crate::clock::Clock;
 use crate::network::Switches;
 use crate::vm::DiskSource;
@@ -44,7 +44,7 @@ pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
         image_file_gb: 1,
         image_virtual_gb: 1,
         image_seconds: 60,
-        captured_boots: Some(false),
+        captured_boots: CapturedBoots::Never,
     };
     QemuEngine::open(settings, Clock::default(), switches)
 }
