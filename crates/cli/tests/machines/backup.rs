@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use berth_domain::vm::backup::{BackupStep, RestoreStep};
+use berth_domain::vm::backup::BackupStep;
 use berth_domain::vm::backup_schedule::ScheduleStep;
 use berth_testkit::{Caller, Service, eventually};
 use reqwest::Method;
@@ -37,18 +37,18 @@ const FAILED: &[&str] = &["backup.fail.before", "backup.fail.after", "backup.let
 const REMOVED: &[&str] =
     &["backup.clear.before", "backup.clear.done", "backup.clear.after", "backup.end.before", "backup.end.after"];
 const RESTORED: &[&str] = &[
-    "disk_restore.place.before",
-    "disk_restore.place.after",
-    "disk_restore.fetch.before",
-    "disk_restore.fetch.part",
-    "disk_restore.fetch.part:2",
-    "disk_restore.fetch.fetched",
+    "brought_disk.place.before",
+    "brought_disk.place.after",
+    "brought_disk.make.before",
+    "brought_disk.make.part",
+    "brought_disk.make.part:2",
+    "brought_disk.make.fetched",
     "disk.of_file.unpacked",
-    "disk_restore.fetch.done",
-    "disk_restore.fetch.after",
-    "disk_restore.end.before",
-    "disk_restore.end.swept",
-    "disk_restore.end.after",
+    "brought_disk.make.done",
+    "brought_disk.make.after",
+    "brought_disk.end.before",
+    "brought_disk.end.swept",
+    "brought_disk.end.after",
 ];
 const SCHEDULED: &[&str] = &["backup_schedule.run.before", "backup_schedule.run.after"];
 const PRUNED: &[&str] = &["backup_schedule.prune.before", "backup_schedule.prune.after"];
@@ -57,7 +57,6 @@ const PRUNED: &[&str] = &["backup_schedule.prune.before", "backup_schedule.prune
 fn every_step_of_a_backup_has_points_at_which_the_service_is_killed() {
     let killed: Vec<_> = [STORED, FAILED, REMOVED, RESTORED, SCHEDULED, PRUNED].concat();
     let steps = BackupStep::ALL.iter().map(|step| format!("backup.{step}"));
-    let steps = steps.chain(RestoreStep::ALL.iter().map(|step| format!("disk_restore.{step}")));
     for step in steps.chain(ScheduleStep::ALL.iter().map(|step| format!("backup_schedule.{step}"))) {
         for moment in ["before", "after"] {
             let point = format!("{step}.{moment}");
@@ -231,7 +230,7 @@ async fn a_restoring_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_disk_is_restored_on() {
-    for point in ["disk.of_snapshot.based", "disk_restore.fetch.done"] {
+    for point in ["disk.of_snapshot.based", "brought_disk.make.done"] {
         let mut service = keeping(impatient());
         service.start();
         let caller = service.admin().await;

@@ -1,6 +1,6 @@
 //! Files that become disks of real machines, and SIGKILL at every step of that.
 
-use berth_domain::vm::disk_import::ImportStep;
+use berth_domain::vm::brought_disk::BroughtStep;
 use berth_testkit::{Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -14,25 +14,28 @@ use crate::shell::signed_in;
 const RECEIVED: &str = "disk_import.received";
 /// And while the disk is made of it.
 const MADE: &[&str] = &[
-    "disk_import.place.before",
-    "disk_import.place.after",
-    "disk_import.make.before",
+    "brought_disk.place.before",
+    "brought_disk.place.after",
+    "brought_disk.make.before",
     "disk.of_file.unpacked",
-    "disk_import.make.done",
-    "disk_import.make.after",
-    "disk_import.end.before",
-    "disk_import.end.swept",
-    "disk_import.end.after",
+    "brought_disk.make.done",
+    "brought_disk.make.after",
+    "brought_disk.end.before",
+    "brought_disk.end.swept",
+    "brought_disk.end.after",
 ];
+/// Where its file is gone.
+const FAILED: &[&str] = &["brought_disk.fail.before", "brought_disk.fail.after"];
 const PATH: &str = "/disks/import?name=data&size_gb=10&region_id=local";
 const BYTES: usize = 1 << 20;
 
 #[test]
 fn every_step_of_an_import_has_points_at_which_the_service_is_killed() {
-    for step in ImportStep::ALL {
+    let killed = [MADE, FAILED].concat();
+    for step in BroughtStep::ALL {
         for moment in ["before", "after"] {
-            let point = format!("disk_import.{step}.{moment}");
-            assert!(MADE.contains(&point.as_str()), "no test kills the service at {point}");
+            let point = format!("brought_disk.{step}.{moment}");
+            assert!(killed.contains(&point.as_str()), "no test kills the service at {point}");
         }
     }
 }
@@ -100,6 +103,27 @@ async fn an_import_goes_on_after_a_kill() {
         assert_eq!((disk.metadata().expect("a file").len(), service.files("disks").len()), (10 << 30, 1), "{point}");
         deleted(&caller, &path).await;
         eventually("an empty host", 30, || service.files("disks").is_empty().then_some(()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_whose_file_is_gone_fails_after_a_kill() {
+    for point in FAILED {
+        let mut service = impatient();
+        service.set("BERTH_FAULT", "brought_disk.place.before=kill");
+        service.start();
+        send(&service.admin().await).await;
+        service.died_at("brought_disk.place.before");
+        for file in service.files("staging") {
+            std::fs::remove_file(service.dir.path().join("staging").join(file)).expect("a file");
+        }
+        service.start_and_die_at(point);
+        service.start();
+        let caller = service.admin().await;
+        let path = format!("/disks/{}", id_of(&caller.get("/disks").await.body["data"][0]));
+        let failed = settled(&caller, &path, "failed").await;
+        assert!(failed["message"].as_str().is_some_and(|why| why.contains("the file is gone")), "{point}: {failed}");
+        deleted(&caller, &path).await;
     }
 }
 

@@ -21,8 +21,7 @@ use crate::names::Name;
 use crate::vm::request::name;
 use crate::words;
 
-/// How long a backup may take from when its turn comes, and a disk that is made of one from the request on, in seconds: 2 TiB
-/// at 30 MB a second.
+/// How long a backup may take from when its turn comes, in seconds: 2 TiB at 30 MB a second.
 pub const LONGEST: i64 = 20 * 3600;
 
 words! {
@@ -56,29 +55,6 @@ words! {
         LetGo = "let_go",
         /// Record that it is gone.
         End = "end",
-    }
-}
-
-words! {
-    /// What the worker does next for a disk that is made of a backup.
-    RestoreStep {
-        /// Take a place on the host, or fail for the lack of one.
-        Place = "place",
-        /// Fetch it and have the disk made, or record why that cannot be.
-        Fetch = "fetch",
-        /// Sweep what was fetched, and leave the disk to its own worker.
-        End = "end",
-    }
-}
-
-/// The next step for a disk that is made of a backup, by where it stands; none where it is gone.
-pub const fn next_of_restore(disk: Option<DiskStatus>) -> RestoreStep {
-    match disk {
-        Some(DiskStatus::Pending) => RestoreStep::Place,
-        Some(DiskStatus::Provisioning) => RestoreStep::Fetch,
-        Some(DiskStatus::Ready | DiskStatus::Failed | DiskStatus::Deleting | DiskStatus::Deleted) | None => {
-            RestoreStep::End
-        }
     }
 }
 

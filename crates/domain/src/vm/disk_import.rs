@@ -1,55 +1,22 @@
 //! Data disks that are made of a file that somebody sends.
 //!
 //! All that a request says of the disk stands in its address, as its body is the file. The file is received before there is a row
-//! of it; from the row on it is taken in as a wish like any other ([`next`]), and nothing is believed of what it says of itself.
+//! of it; from the row on it is a disk that is [brought](super::brought_disk), and nothing is believed of what it says of itself.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::disk::{DiskStatus, DiskType, size};
+use super::disk::{DiskType, size};
 use super::request::REFERENCE;
 use crate::error::{Code, Error, Result};
 use crate::fields::Parsed;
-use crate::ids::DiskId;
 use crate::names::Name;
 use crate::query::{Params, short};
-use crate::words;
 
 /// The header that says what a body hashes to (RFC 9530).
 pub const CONTENT_DIGEST: &str = "Content-Digest";
 /// What a file may have more than the disk that is made of it: tables of its format, in bytes.
 const TABLES: u64 = 1 << 30;
-
-/// How long a disk may be made of a file, from when that is received and with the wait for its turn, in seconds.
-pub const LONGEST: i64 = 20 * 3600;
-
-words! {
-    /// What the worker does next for a disk that is made of a file.
-    ImportStep {
-        /// Take a place on the host, or fail for the lack of one.
-        Place = "place",
-        /// Have the disk made, or record why that cannot be.
-        Make = "make",
-        /// Sweep the file, and leave the disk to its own worker.
-        End = "end",
-    }
-}
-
-/// What the file is called in the engine's staging folder of which a disk is to be made.
-pub fn file_of(disk: DiskId) -> String {
-    format!("{disk}.imported")
-}
-
-/// The next step for a disk that is made of a file, by where it stands; none where it is gone.
-pub const fn next(disk: Option<DiskStatus>) -> ImportStep {
-    match disk {
-        Some(DiskStatus::Pending) => ImportStep::Place,
-        Some(DiskStatus::Provisioning) => ImportStep::Make,
-        Some(DiskStatus::Ready | DiskStatus::Failed | DiskStatus::Deleting | DiskStatus::Deleted) | None => {
-            ImportStep::End
-        }
-    }
-}
 
 /// A request for a disk with what a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -211,15 +178,6 @@ mod tests {
         assert_eq!(disk.admit(fits + 1, u64::MAX).unwrap_err().code, Code::PayloadTooLarge);
         assert!(disk.admit(100, 100).is_ok());
         assert_eq!(disk.admit(101, 100).unwrap_err().code, Code::PayloadTooLarge);
-    }
-
-    #[test]
-    fn what_is_made_or_unwanted_ends() {
-        for &status in DiskStatus::ALL {
-            let is_unmade = matches!(status, DiskStatus::Pending | DiskStatus::Provisioning);
-            assert_eq!(next(Some(status)) == ImportStep::End, !is_unmade, "{status}");
-        }
-        assert_eq!(next(None), ImportStep::End);
     }
 
     proptest! {

@@ -11,13 +11,12 @@ use berth_domain::ids::Owner;
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
 /// Tables whose rows say when they want work; looking at a row earlier does no harm.
-const TABLES: [&str; 15] = [
+const TABLES: [&str; 14] = [
     "vms",
     "disks",
     "disk_snapshots",
     "backups",
-    "disk_restores",
-    "disk_imports",
+    "brought_disks",
     "backup_schedules",
     "images",
     "project_images",

@@ -83,6 +83,7 @@ const STEPS: &[Step] = steps![
     55 "0055" "disk_imports",
     56 "0056" "hidden_copies",
     57 "0057" "ssh_keys_state",
+    58 "0058" "brought_disks",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

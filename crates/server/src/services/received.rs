@@ -5,11 +5,15 @@
 
 use std::path::{Path, PathBuf};
 
-use berth_domain::{Error, Result};
+use berth_domain::{Code, Error, Result, Timestamp};
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
+
+use crate::db::Db;
+use crate::http::auth::Scope;
+use crate::http::idempotency::{Idempotency, Outcome};
 
 /// Bytes after which it is asked again whether there is room.
 const ASK_AGAIN: u64 = 16 << 20;
@@ -71,6 +75,26 @@ impl Receiving<'_> {
         }
         Ok(Received { bytes, sha256: hasher.map(|hasher| hasher.finalize().into()) })
     }
+}
+
+/// Whether a body was received with this key, whatever it had: it is read once more, and nothing of it is kept.
+pub async fn was_received(db: &Db, scope: &Scope, key: &Idempotency, now: Timestamp) -> Result<bool> {
+    if !key.is_given() {
+        return Ok(false);
+    }
+    let mut tx = db.begin_as(scope).await?;
+    key.is_kept(&mut tx, now).await
+}
+
+/// The answer to a body that was received with this key before, of which that is told which its key remembers.
+///
+/// # Errors
+/// 422 where the body is another one, and 409 where the answer is not kept any more.
+pub async fn again<V>(db: &Db, scope: &Scope, key: Idempotency, told: &str, now: Timestamp) -> Result<Outcome<V>> {
+    let key = key.of_body(told);
+    let mut tx = db.begin_as(scope).await?;
+    let replayed = key.replay(&mut tx, now).await?;
+    replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the body again."))
 }
 
 /// A file that goes where nobody claims it, also when a request is dropped half way.

@@ -72,7 +72,7 @@ impl Vms {
             depot: Depot::of(&config.backups, database),
             lost_days: config.lost.days,
             storing: Semaphore::new(config.backups.at_once),
-            restoring: Semaphore::new(config.backups.at_once),
+            restoring: Arc::new(Semaphore::new(config.backups.at_once)),
             began_at: clock.now(),
             db,
             clock,
@@ -91,7 +91,7 @@ impl Vms {
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
-            converting: Semaphore::new(CONVERTING),
+            converting: Arc::new(Semaphore::new(CONVERTING)),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
@@ -113,8 +113,7 @@ impl Vms {
         self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
-        self.drive(tasks, stop, reconcile::disk_restore::DiskRestoreLife::new(self.clone()));
-        self.drive(tasks, stop, reconcile::disk_import::DiskImportLife::new(self.clone()));
+        self.drive_brought(tasks, stop);
         self.drive(tasks, stop, reconcile::backup_schedule::BackupScheduleLife::new(self.clone()));
         tasks.spawn(reconcile::backup::search(self.clone(), stop.clone()));
         self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));
@@ -132,6 +131,13 @@ impl Vms {
     fn drive<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
         let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
         lives.spawn(tasks, &self.inner.db, self.inner.config.workers)
+    }
+
+    /// Whoever has a turn for hours keeps no worker from the others, which take places, end and go meanwhile.
+    fn drive_brought(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        let life = reconcile::brought_disk::BroughtDiskLife::new(self.clone());
+        let workers = self.inner.config.workers + self.restoring().available_permits() + CONVERTING;
+        Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers);
     }
 
     /// Waits until no machine is stopping or being suspended any more; whether that was so in time.

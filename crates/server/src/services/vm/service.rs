@@ -43,12 +43,12 @@ pub(super) struct Inner {
     pub views: views::Views,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
-    pub converting: Semaphore,
+    pub converting: Arc<Semaphore>,
     pub lost: Lost,
     pub lost_days: i64,
     pub depot: Option<Depot>,
     pub storing: Semaphore,
-    pub restoring: Semaphore,
+    pub restoring: Arc<Semaphore>,
     pub began_at: Timestamp,
 }
 
@@ -82,7 +82,7 @@ impl Vms {
     }
 
     /// Turns of those who bring backups back.
-    pub(in crate::services::vm) fn restoring(&self) -> &Semaphore {
+    pub(in crate::services::vm) fn restoring(&self) -> &Arc<Semaphore> {
         &self.inner.restoring
     }
 
@@ -147,7 +147,7 @@ impl Vms {
     }
 
     /// Turns of those who have disks made of files that were sent.
-    pub(in crate::services::vm) fn converting(&self) -> &Semaphore {
+    pub(in crate::services::vm) fn converting(&self) -> &Arc<Semaphore> {
         &self.inner.converting
     }
 

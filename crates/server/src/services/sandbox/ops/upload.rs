@@ -18,7 +18,7 @@ use crate::db::audit::Audit;
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota::require_project;
-use crate::services::received::Receiving;
+use crate::services::received::{Receiving, again, was_received};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::upload::UploadRow;
@@ -45,8 +45,9 @@ pub async fn create(
     body: impl Stream<Item = Result<Bytes>> + Unpin,
     key: Idempotency,
 ) -> Result<Outcome<UploadView>> {
-    if key.is_given() && was_received(sandboxes, scope, &key).await? {
-        return again(sandboxes, scope, body, key).await;
+    if was_received(sandboxes.db(), scope, &key, sandboxes.clock().now()).await? {
+        let (_, digest) = receive(sandboxes, None, body, true).await?;
+        return again(sandboxes.db(), scope, key, &digest, sandboxes.clock().now()).await;
     }
     let mut row = begin(sandboxes, scope).await?;
     let mut unfinished = Unfinished { sandboxes: sandboxes.clone(), id: Some(row.id) };
@@ -69,26 +70,6 @@ pub async fn create(
     tx.commit().await?;
     unfinished.id = None;
     Ok(created)
-}
-
-/// Whether an upload was received with this key.
-async fn was_received(sandboxes: &Sandboxes, scope: &Scope, key: &Idempotency) -> Result<bool> {
-    let mut tx = sandboxes.db().begin_as(scope).await?;
-    key.is_kept(&mut tx, sandboxes.clock().now()).await
-}
-
-/// Reads an archive that was sent with a key before, to see that it is the same one, and keeps nothing of it.
-async fn again(
-    sandboxes: &Sandboxes,
-    scope: &Scope,
-    body: impl Stream<Item = Result<Bytes>> + Unpin,
-    key: Idempotency,
-) -> Result<Outcome<UploadView>> {
-    let (_, digest) = receive(sandboxes, None, body, true).await?;
-    let key = key.of_body(&digest);
-    let mut tx = sandboxes.db().begin_as(scope).await?;
-    let replayed = key.replay(&mut tx, sandboxes.clock().now()).await?;
-    replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the upload again."))
 }
 
 /// An upload that is removed where nobody finishes it, also when the request is dropped half way.

@@ -2,6 +2,7 @@
 
 use berth_domain::ids::{BackupId, BackupScheduleId};
 use berth_domain::vm::backup::{CreateBackup, RestoreBackup, Target, on_create, on_restore};
+use berth_domain::vm::brought_disk::Origin;
 use berth_domain::vm::{BackupStatus, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
@@ -19,8 +20,8 @@ use crate::services::quota;
 use crate::services::vm::depot::Depot;
 use crate::services::vm::store::Tenant;
 use crate::services::vm::store::backup::BackupRow;
+use crate::services::vm::store::brought_disk::BroughtDiskRow;
 use crate::services::vm::store::disk::DiskRow;
-use crate::services::vm::store::disk_restore::DiskRestoreRow;
 use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::wire::backup::{BackupView, MadeBackupsView, RestoredView};
 use crate::services::vm::{Vms, store, told};
@@ -175,8 +176,8 @@ pub async fn delete(vms: &Vms, scope: &Scope, id: BackupId, forget: bool) -> Res
     if before.status == BackupStatus::Deleting && !forget {
         return Ok(());
     }
-    if let Some(restore) = store::disk_restore::of_backup(&mut tx, id).await? {
-        let message = format!("The disk {} is being made of this backup. Wait until it is, or delete it.", restore.id);
+    if let Some(brought) = store::brought_disk::of_backup(&mut tx, id).await? {
+        let message = format!("The disk {} is being made of this backup. Wait until it is, or delete it.", brought.id);
         return Err(Error::new(Code::Conflict, message));
     }
     let mut row = doomed(&before, now);
@@ -216,16 +217,7 @@ pub async fn restore(
     let disk = restored(scope, &backup, name, now);
     quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: backup.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
-    let restore = DiskRestoreRow {
-        id: disk.id,
-        org: disk.org,
-        project: disk.project,
-        backup: id,
-        work_at: Some(now),
-        created_at: now,
-        deleted_at: None,
-    };
-    store::disk_restore::insert(&mut tx, &restore).await?;
+    store::brought_disk::insert(&mut tx, &BroughtDiskRow::of(&disk, Origin::Backup(id), now)).await?;
     created(&mut tx, scope, (&disk, id)).await?;
     let view = RestoredView::from(&disk);
     let outcome = key.created(&mut tx, now, view.location(scope, disk.id), view).await?;

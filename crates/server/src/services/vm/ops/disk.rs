@@ -61,8 +61,7 @@ pub async fn delete(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Res
     let row =
         DiskRow { status: DiskStatus::Deleting, message: None, work_at: Some(now), updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
-    store::disk_restore::wake(&mut tx, id, now).await?;
-    store::disk_import::wake(&mut tx, id, now).await?;
+    store::brought_disk::wake(&mut tx, id, now).await?;
     record(&mut tx, scope, &row, "delete").await?;
     Ok(tx.commit().await?)
 }

@@ -6,7 +6,8 @@
 
 use std::future::ready;
 
-use berth_domain::vm::disk_import::{ImportDisk, file_of};
+use berth_domain::vm::brought_disk::Origin;
+use berth_domain::vm::disk_import::ImportDisk;
 use berth_domain::{Code, Error, Result, Timestamp, hex};
 use berth_host::fault;
 use bytes::Bytes;
@@ -21,9 +22,9 @@ use crate::db::{Signal, Tx, event};
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::quota;
-use crate::services::received::{Received, Receiving, Unclaimed};
+use crate::services::received::{Received, Receiving, Unclaimed, again, was_received};
+use crate::services::vm::store::brought_disk::BroughtDiskRow;
 use crate::services::vm::store::disk::DiskRow;
-use crate::services::vm::store::disk_import::DiskImportRow;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::{Vms, store, told};
 
@@ -36,8 +37,9 @@ pub async fn create(
     key: Idempotency,
 ) -> Result<Outcome<DiskView>> {
     let _place = vms.importing().enter((scope.org, scope.project))?;
-    if key.is_given() && was_received(vms, scope, &key).await? {
-        return again(vms, scope, &request, body, key).await;
+    if was_received(vms.db(), scope, &key, vms.clock().now()).await? {
+        let told = told_of(&request, hashed(vms, &request, body).await?);
+        return again(vms.db(), scope, key, &told, vms.clock().now()).await;
     }
     // Nothing is written yet: whoever may not have the disk does not send it first.
     admit(vms, &mut vms.db().begin_as(scope).await?, scope, &request, vms.clock().now()).await?;
@@ -45,7 +47,7 @@ pub async fn create(
     let disk =
         new_disk(scope, &request.region_id, request.name.as_str(), request.kind, request.size_gb, vms.clock().now());
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
-    let file = Unclaimed::new(staging.join(file_of(disk.id)));
+    let file = Unclaimed::new(staging.join(Origin::File.staged(disk.id)));
     let receiving = Receiving { file: Some(file.path()), is_hashed: true };
     tracing::info!(project = %scope.project, bytes = length, "receiving the file of a disk");
     let received = receiving.of(body, |bytes| request.admit(bytes, vms.config().import_bytes()), || has_room(vms, 0));
@@ -64,14 +66,14 @@ pub async fn create(
     let message = Some("waiting for a worker".into());
     let disk = DiskRow { message, created_at: now, updated_at: now, ..disk };
     store::disk::insert(&mut tx, &disk).await?;
-    store::disk_import::insert(&mut tx, &DiskImportRow::of(&disk, now)).await?;
+    store::brought_disk::insert(&mut tx, &BroughtDiskRow::of(&disk, Origin::File, now)).await?;
     record(&mut tx, scope, &disk, (bytes, sha256)).await?;
     let view = DiskView::from(&disk);
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     let file = file.claim();
     if let Err(error) = tx.commit().await {
         // Where nobody can tell whether there is a row the file stays, and is swept at the next start if there is none.
-        if matches!(store::disk_import::find(vms.db(), disk.id).await, Ok(None)) {
+        if matches!(store::brought_disk::find(vms.db(), disk.id).await, Ok(None)) {
             let _ = tokio::fs::remove_file(file).await;
         }
         return Err(error.into());
@@ -108,28 +110,13 @@ fn told_of(request: &ImportDisk, sha256: [u8; 32]) -> String {
     json!([name.as_str(), kind.as_str(), size_gb, region_id, hex::encode(&sha256)]).to_string()
 }
 
-/// Whether a file was received with this key.
-async fn was_received(vms: &Vms, scope: &Scope, key: &Idempotency) -> Result<bool> {
-    let mut tx = vms.db().begin_as(scope).await?;
-    key.is_kept(&mut tx, vms.clock().now()).await
-}
-
-/// Reads a file that was sent with a key before, to see that it is the same one, and keeps nothing of it.
-async fn again(
-    vms: &Vms,
-    scope: &Scope,
-    request: &ImportDisk,
-    body: impl Stream<Item = Result<Bytes>> + Unpin,
-    key: Idempotency,
-) -> Result<Outcome<DiskView>> {
+/// Reads a file that was sent before, to see what it hashes to, and keeps nothing of it.
+async fn hashed(vms: &Vms, request: &ImportDisk, body: impl Stream<Item = Result<Bytes>> + Unpin) -> Result<[u8; 32]> {
     let receiving = Receiving { file: None, is_hashed: true };
     let admits = |bytes| request.admit(bytes, vms.config().import_bytes());
     let (_, sha256) = whole(receiving.of(body, admits, || ready(Ok(()))).await?)?;
     request.compare(sha256)?;
-    let key = key.of_body(&told_of(request, sha256));
-    let mut tx = vms.db().begin_as(scope).await?;
-    let replayed = key.replay(&mut tx, vms.clock().now()).await?;
-    replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the file again."))
+    Ok(sha256)
 }
 
 async fn record(tx: &mut Tx, scope: &Scope, disk: &DiskRow, (bytes, sha256): (u64, [u8; 32])) -> Result<()> {

@@ -31,7 +31,7 @@ use crate::work::lifecycle::{Life, Next};
 const GLANCE: Duration = Duration::from_mins(1);
 /// Between two searches of the store for what no row names.
 const SEARCH: Duration = Duration::from_hours(6);
-/// Seconds until it is looked again whether a transfer's turn has come.
+/// Seconds until it is looked again whether somebody's turn has come.
 pub(super) const TURN: i64 = 5;
 /// Seconds until it is looked again for a store that is not configured.
 const LONG: i64 = 3600;

@@ -52,8 +52,7 @@ impl Life for DiskLife {
         // Its VM has it copied, where one has it.
         let open =
             if disk.vm.is_none() { store::disk_snapshot::open_of_disk(self.vms.db(), *id).await? } else { Vec::new() };
-        let is_brought = store::disk_restore::find(self.vms.db(), *id).await?.is_some()
-            || store::disk_import::find(self.vms.db(), *id).await?.is_some();
+        let is_brought = store::brought_disk::find(self.vms.db(), *id).await?.is_some();
         Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(|snapshot| snapshot.id) }))
     }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use berth_domain::vm::ImageStatus;
-use berth_domain::vm::disk_import::file_of;
+use berth_domain::vm::brought_disk::Origin;
 use berth_domain::vm::image::{ImageStep, Import, next};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
@@ -36,8 +36,8 @@ pub async fn prepare(vms: &Vms) -> Result<()> {
     }
     let wanted = store::image::sources(vms.db()).await?;
     let uploads = wanted.iter().filter_map(|source| serde_json::from_str::<Import>(source).ok()?.upload);
-    let disks = store::disk_import::open(vms.db()).await?;
-    let wanted: HashSet<String> = uploads.chain(disks.into_iter().map(file_of)).collect();
+    let disks = store::brought_disk::of_files(vms.db()).await?;
+    let wanted: HashSet<String> = uploads.chain(disks.into_iter().map(|id| Origin::File.staged(id))).collect();
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
     for file in std::fs::read_dir(staging).into_iter().flatten().flatten() {
         if !wanted.contains(&*file.file_name().to_string_lossy()) {

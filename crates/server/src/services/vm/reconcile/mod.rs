@@ -2,10 +2,9 @@
 
 pub mod backup;
 pub mod backup_schedule;
+pub mod brought_disk;
 mod capacity;
 pub mod disk;
-pub mod disk_import;
-pub mod disk_restore;
 pub mod disk_snapshot;
 mod download;
 mod host;

@@ -200,7 +200,7 @@ pub(super) async fn fetch<F: Future<Output = ()>>(
         }
         out.write_all(&part).await.map_err(unwritten)?;
         hash = hashed(hash, part).await?;
-        fault("disk_restore", "fetch", "part").await?;
+        fault("brought_disk", "make", "part").await?;
     }
     let sha256 = hex::encode(&hash.finalize());
     if bytes != whole || Some(&sha256) != backup.sha256.as_ref() {

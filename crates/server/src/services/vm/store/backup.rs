@@ -219,7 +219,7 @@ impl FromRow for MadeRow {
 /// Those that a schedule made.
 pub async fn of_schedule(on: impl On, schedule: BackupScheduleId) -> Result<Vec<Made>, DbError> {
     let rows: Vec<MadeRow> = sql(
-        "SELECT id, disk_id, status, created_at, (SELECT COUNT(*) FROM disk_restores WHERE backup_id = backups.id \
+        "SELECT id, disk_id, status, created_at, (SELECT COUNT(*) FROM brought_disks WHERE backup_id = backups.id \
          AND deleted_at IS NULL) AS needed FROM backups WHERE schedule_id = $1 AND deleted_at IS NULL",
     )
     .bind(schedule)

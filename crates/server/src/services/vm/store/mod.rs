@@ -5,9 +5,8 @@
 
 pub mod backup;
 pub mod backup_schedule;
+pub mod brought_disk;
 pub mod disk;
-pub mod disk_import;
-pub mod disk_restore;
 pub mod disk_snapshot;
 pub mod image;
 pub mod name;

@@ -1,0 +1,118 @@
+//! Disks that are brought to the host: made of a backup, or of a file that somebody sent.
+//!
+//! From its row on such a disk is a wish like any other. What comes next is decided here of a few facts ([`Facts`]), wherever the
+//! disk comes from.
+
+use super::disk::DiskStatus;
+use crate::ids::{BackupId, DiskId};
+use crate::words;
+
+/// How long a disk may be made of what is brought, from the request on and with the wait for its turn, in seconds: 2 TiB at
+/// 30 MB a second.
+pub const LONGEST: i64 = 20 * 3600;
+
+/// Where a disk comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A backup.
+    Backup(BackupId),
+    /// A file that somebody sent.
+    File,
+}
+
+impl Origin {
+    /// What the file is called in the engine's staging folder of which a disk is made.
+    pub fn staged(self, disk: DiskId) -> String {
+        match self {
+            Self::Backup(_) => format!("{disk}.restored"),
+            Self::File => format!("{disk}.imported"),
+        }
+    }
+
+    /// Why no disk can be made any more; nothing of what it is made of is there where it is gone.
+    pub fn why_not(self, is_gone: bool) -> String {
+        let hours = LONGEST / 3600;
+        match (self, is_gone) {
+            (Self::Backup(_), true) => "the backup is not there any more".into(),
+            (Self::File, true) => "the file is gone; delete this disk, and send the file again".into(),
+            (Self::Backup(_), false) => {
+                format!("it took longer than {hours} hours; delete this disk, and restore the backup again")
+            }
+            (Self::File, false) => {
+                format!("it took longer than {hours} hours; delete this disk, and send the file again")
+            }
+        }
+    }
+}
+
+words! {
+    /// What the worker does next for a disk that is brought.
+    BroughtStep {
+        /// Take a place on the host, or fail for the lack of one.
+        Place = "place",
+        /// Fetch what it is made of and have it made, or record why that cannot be.
+        Make = "make",
+        /// Record that it cannot be made any more.
+        Fail = "fail",
+        /// Sweep what was fetched or sent, and leave the disk to its own worker.
+        End = "end",
+    }
+}
+
+/// What there is of a disk that is brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Where the disk stands; none where it is gone.
+    pub disk: Option<DiskStatus>,
+    /// Whether it took longer than it may.
+    pub is_late: bool,
+    /// Whether what it is made of is not there any more.
+    pub is_gone: bool,
+    /// Whether it has a turn among those that are made.
+    pub has_turn: bool,
+}
+
+/// The next step for a disk that is brought; none where it waits for its turn.
+pub const fn next(facts: Facts) -> Option<BroughtStep> {
+    match facts.disk {
+        Some(DiskStatus::Pending) => Some(BroughtStep::Place),
+        Some(DiskStatus::Provisioning) if facts.is_late || facts.is_gone => Some(BroughtStep::Fail),
+        Some(DiskStatus::Provisioning) if facts.has_turn => Some(BroughtStep::Make),
+        Some(DiskStatus::Provisioning) => None,
+        Some(DiskStatus::Ready | DiskStatus::Failed | DiskStatus::Deleting | DiskStatus::Deleted) | None => {
+            Some(BroughtStep::End)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TURN: Facts = Facts { disk: Some(DiskStatus::Provisioning), is_late: false, is_gone: false, has_turn: true };
+
+    #[test]
+    fn what_is_made_or_unwanted_ends() {
+        for &status in DiskStatus::ALL {
+            let is_unmade = matches!(status, DiskStatus::Pending | DiskStatus::Provisioning);
+            for (is_late, is_gone, has_turn) in (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0)) {
+                let facts = Facts { disk: Some(status), is_late, is_gone, has_turn };
+                assert_eq!(next(facts) == Some(BroughtStep::End), !is_unmade, "{facts:?}");
+            }
+        }
+        assert_eq!(next(Facts { disk: None, ..TURN }), Some(BroughtStep::End));
+    }
+
+    #[test]
+    fn a_disk_is_made_in_its_turn_and_in_time_of_what_is_there() {
+        assert_eq!(next(TURN), Some(BroughtStep::Make));
+        assert_eq!(next(Facts { has_turn: false, ..TURN }), None);
+        for has_turn in [false, true] {
+            assert_eq!(next(Facts { is_late: true, has_turn, ..TURN }), Some(BroughtStep::Fail));
+            assert_eq!(next(Facts { is_gone: true, has_turn, ..TURN }), Some(BroughtStep::Fail));
+        }
+        // It takes its place first: whoever looks on is told the same of all.
+        let unplaced = Facts { disk: Some(DiskStatus::Pending), is_late: true, is_gone: true, has_turn: false };
+        assert_eq!(next(unplaced), Some(BroughtStep::Place));
+    }
+}
