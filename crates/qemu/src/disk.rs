@@ -111,52 +111,9 @@ pub async fn flatten(from: &Path, format: &str, dst: &Path) -> Result<()> {
     run(command.args(["convert", "-f", format, "-O", "qcow2"]).arg(from).arg(dst)).await
 }
 
-/// How much taking in a foreign disk may cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// Most bytes of its file, and of the file that it becomes.
-    pub file_bytes: u64,
-    /// For how many bytes the host has room now.
-    pub room_bytes: u64,
-    /// Largest size for a guest, in bytes.
-    pub virtual_bytes: u64,
-    /// Longest time of a conversion.
-    pub time: Duration,
-}
-
 /// Address space of a conversion, in bytes: several times what qemu-img takes, and little beside a host's memory
 /// (OpenStack's Glance allows 1 GiB).
 const ADDRESS_SPACE: u64 = 2 << 30;
-
-/// Copies a foreign disk as [`flatten`] does, in a process that may take no more than this.
-pub(crate) async fn convert(from: &Path, format: &str, dst: &Path, bounds: &Bounds) -> Result<()> {
-    let mut command = Command::new(tool("qemu-img")?);
-    command.args(["convert", "-f", format, "-O", "qcow2"]).arg(from).arg(dst);
-    let most = bounds.file_bytes.min(bounds.room_bytes);
-    bound(&mut command, most, bounds.time);
-    let seconds = bounds.time.as_secs();
-    let late = || Error::Invalid(format!("converting the image took longer than {seconds} s"));
-    let out = tokio::select! {
-        biased;
-        () = tokio::time::sleep(bounds.time) => return Err(late()),
-        out = output(&mut command) => out?,
-    };
-    let too_much = || {
-        if most < bounds.file_bytes {
-            return Error::NoSpace;
-        }
-        Error::Invalid(format!("the image's content has more than the {most} bytes that are taken in"))
-    };
-    // The signal of a file that grew too large is ignored where the service's parent ignores it. The write then fails
-    // at that very size.
-    let full = || std::fs::metadata(dst).is_ok_and(|file| file.len() >= most);
-    match out.status.signal().and_then(Signal::from_named_raw) {
-        Some(Signal::XCPU) => Err(late()),
-        Some(Signal::XFSZ) => Err(too_much()),
-        _ if !out.status.success() && full() => Err(too_much()),
-        _ => judged(&out),
-    }
-}
 
 #[expect(unsafe_code, reason = "the standard library has no way to bound what a child may take")]
 fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
@@ -236,7 +193,7 @@ pub(crate) async fn run(command: &mut Command) -> Result<()> {
 /// Runs a program over a disk that a machine wrote to, in a process that may take no more than this.
 pub(crate) async fn run_bounded(command: &mut Command, file_bytes: u64, time: Duration) -> Result<()> {
     bound(command, file_bytes, time);
-    let late = || Error::Timeout("the program that makes a disk larger");
+    let late = || Error::Timeout("the program that works on a disk");
     let out = tokio::time::timeout(time, output(command)).await.map_err(|_| late())??;
     match out.status.signal() {
         None => judged(&out),

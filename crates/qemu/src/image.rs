@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use self::header::Header;
-use crate::disk::{Bounds, convert};
 use crate::error::at;
-use crate::machine::Boot;
+use crate::foreign::{self, Bounds, Target};
+use crate::machine::{Boot, Drive};
 use crate::{Error, Result};
 
 /// The file that describes an image.
@@ -92,6 +92,8 @@ pub struct Import {
     pub sha256: Option<String>,
     /// Whether it boots by UEFI.
     pub uefi: bool,
+    /// Largest size for a guest, in bytes.
+    pub virtual_bytes: u64,
 }
 
 impl Manifest {
@@ -140,10 +142,11 @@ impl Manifest {
     }
 }
 
-/// Takes in a foreign image, qcow2 or raw, below `images`.
+/// Takes in a foreign image, qcow2 or raw, below `images`: one whose file has no more bytes than what it becomes may have.
 pub async fn import(file: &Path, images: &Path, import: &Import, bounds: &Bounds) -> Result<Manifest> {
-    let (path, wanted, most) = (file.to_path_buf(), import.sha256.clone(), *bounds);
-    let (header, digest) = blocking(move || judge(&path, wanted.as_deref(), &most)).await?;
+    let (path, wanted) = (file.to_path_buf(), import.sha256.clone());
+    let most = [bounds.file_bytes, import.virtual_bytes];
+    let (header, digest) = blocking(move || judge(&path, wanted.as_deref(), most)).await?;
     let (staging, dst) = (images.join(format!(".{}.tmp", import.id)), images.join(&import.id));
     // What an interrupted import left serves nobody.
     remove_tree(&staging).await?;
@@ -162,6 +165,18 @@ pub async fn import(file: &Path, images: &Path, import: &Import, bounds: &Bounds
         let _ = tokio::fs::remove_dir_all(&staging).await;
     }
     outcome.map(|()| manifest)
+}
+
+/// Machines of other users read the image.
+async fn convert(file: &Path, format: &'static str, disk: &Path, bounds: &Bounds) -> Result<()> {
+    let drive = Drive { path: file.to_owned(), format, bases: Vec::new(), serial: String::new() };
+    let target = Target { file: disk, format: "qcow2", mode: 0o644 };
+    foreign::convert(&drive, target, bounds).await.map_err(|error| match error {
+        Error::Timeout(_) => {
+            Error::Invalid(format!("converting the image took longer than {} s", bounds.time.as_secs()))
+        }
+        other => other,
+    })
 }
 
 /// What a foreign disk of data says of itself, qcow2 or raw.
@@ -203,14 +218,13 @@ fn manifest(import: &Import, digest: String, virtual_size: u64) -> Manifest {
 }
 
 /// What the image says of itself, and its hash; refuses one that is larger than it may be or not what was given.
-fn judge(path: &Path, wanted: Option<&str>, bounds: &Bounds) -> Result<(Header, String)> {
+fn judge(path: &Path, wanted: Option<&str>, [file_bytes, virtual_bytes]: [u64; 2]) -> Result<(Header, String)> {
     let mut file = header::open(path)?;
     let header = header::read(&file)?;
     let length = file.metadata().map_err(at("cannot look at", path))?.len();
-    for (bytes, most, what) in [
-        (length, bounds.file_bytes, "the image's file has"),
-        (header.virtual_size, bounds.virtual_bytes, "the image's disk has"),
-    ] {
+    for (bytes, most, what) in
+        [(length, file_bytes, "the image's file has"), (header.virtual_size, virtual_bytes, "the image's disk has")]
+    {
         if bytes > most {
             return Err(Error::Invalid(format!("{what} {bytes} bytes, more than the {most} that are taken in")));
         }
@@ -270,11 +284,20 @@ mod tests {
     use crate::host::tool;
 
     fn options() -> Import {
-        Import { id: "foreign".into(), name: "Foreign".into(), login_user: "root".into(), sha256: None, uefi: false }
+        Import {
+            id: "foreign".into(),
+            name: "Foreign".into(),
+            login_user: "root".into(),
+            sha256: None,
+            uefi: false,
+            virtual_bytes: 1 << 30,
+        }
     }
 
-    const BOUNDS: Bounds =
-        Bounds { file_bytes: 1 << 20, room_bytes: 1 << 40, virtual_bytes: 1 << 30, time: Duration::from_mins(1) };
+    /// Bounds of so many bytes, on a host that keeps nothing back.
+    fn bounds(file_bytes: u64) -> Bounds {
+        Bounds { file_bytes, kept: (".".into(), 0), time: Duration::from_mins(1), user: None }
+    }
 
     #[tokio::test]
     async fn a_raw_disk_is_taken_in_whole() {
@@ -284,12 +307,12 @@ mod tests {
         bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
         std::fs::write(&file, &bytes).unwrap();
         let wrong = Import { sha256: Some("0".repeat(64)), ..options() };
-        assert!(matches!(import(&file, dir.path(), &wrong, &BOUNDS).await, Err(Error::Invalid(_))));
+        assert!(matches!(import(&file, dir.path(), &wrong, &bounds(1 << 20)).await, Err(Error::Invalid(_))));
         let right = Import {
             sha256: Some(hash(&mut std::fs::File::open(&file).unwrap()).unwrap().to_uppercase()),
             ..options()
         };
-        import(&file, dir.path(), &right, &BOUNDS).await.unwrap();
+        import(&file, dir.path(), &right, &bounds(1 << 20)).await.unwrap();
         let manifest = Manifest::load(&dir.path().join("foreign")).unwrap();
         assert_eq!(manifest.virtual_size_bytes, 1 << 20);
         assert_eq!(list(dir.path()).len(), 1);
@@ -302,7 +325,7 @@ mod tests {
         std::fs::write(&base, vec![1; 4096]).unwrap();
         let mut command = Command::new(tool("qemu-img").unwrap());
         run(command.args(["create", "-q", "-f", "qcow2", "-F", "raw", "-b"]).arg(&base).arg(&file)).await.unwrap();
-        let error = import(&file, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        let error = import(&file, dir.path(), &options(), &bounds(1 << 20)).await.unwrap_err();
         assert!(error.to_string().contains("another file"), "{error}");
         assert!(!dir.path().join("foreign").exists());
     }
@@ -313,7 +336,7 @@ mod tests {
         for (name, bytes) in [("tiny", vec![0; 10]), ("text", vec![b'x'; 4096])] {
             let file = dir.path().join(name);
             std::fs::write(&file, bytes).unwrap();
-            assert!(matches!(import(&file, dir.path(), &options(), &BOUNDS).await, Err(Error::Invalid(_))));
+            assert!(matches!(import(&file, dir.path(), &options(), &bounds(1 << 20)).await, Err(Error::Invalid(_))));
         }
     }
 
@@ -345,12 +368,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("bomb.qcow2");
         std::fs::write(&file, expanding()).unwrap();
-        let error = import(&file, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        let error = import(&file, dir.path(), &options(), &bounds(1 << 20)).await.unwrap_err();
         assert!(error.to_string().contains("more than"), "{error}");
         assert!(list(dir.path()).is_empty() && !dir.path().join(".foreign.tmp").exists());
-        let ample = Bounds { file_bytes: 1 << 30, ..BOUNDS };
+        let ample = bounds(1 << 30);
         // Where it is the host that has no room, the image is not to blame.
-        let full = Bounds { room_bytes: 1 << 20, ..ample };
+        let full = Bounds { kept: (".".into(), u64::MAX), ..ample.clone() };
         let error = import(&file, dir.path(), &options(), &full).await.unwrap_err();
         assert!(matches!(error, Error::NoSpace), "{error}");
         import(&file, dir.path(), &options(), &ample).await.unwrap();
@@ -363,9 +386,10 @@ mod tests {
         let mut command = Command::new(tool("qemu-img").unwrap());
         run(command.args(["create", "-q", "-f", "qcow2"]).arg(&file).arg("1G")).await.unwrap();
         let length = std::fs::metadata(&file).unwrap().len();
-        import(&file, dir.path(), &options(), &Bounds { file_bytes: length, ..BOUNDS }).await.unwrap();
-        for bounds in [Bounds { virtual_bytes: (1 << 30) - 1, ..BOUNDS }, Bounds { file_bytes: length - 1, ..BOUNDS }] {
-            let error = import(&file, dir.path(), &options(), &bounds).await.unwrap_err();
+        import(&file, dir.path(), &options(), &bounds(length)).await.unwrap();
+        let smaller = Import { virtual_bytes: (1 << 30) - 1, ..options() };
+        for (options, most) in [(smaller, 1 << 20), (options(), length - 1)] {
+            let error = import(&file, dir.path(), &options, &bounds(most)).await.unwrap_err();
             assert!(error.to_string().contains("more than"), "{error}");
         }
     }
@@ -377,7 +401,7 @@ mod tests {
         let mut bytes = vec![0; 1 << 20];
         bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
         std::fs::write(&file, &bytes).unwrap();
-        let none = Bounds { time: Duration::ZERO, ..BOUNDS };
+        let none = Bounds { time: Duration::ZERO, ..bounds(1 << 20) };
         let error = import(&file, dir.path(), &options(), &none).await.unwrap_err();
         assert!(error.to_string().contains("longer than"), "{error}");
     }
@@ -387,7 +411,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (pipe, file) = (dir.path().join("pipe"), dir.path().join("evil.qcow2"));
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
-        let error = import(&pipe, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        let error = import(&pipe, dir.path(), &options(), &bounds(1 << 20)).await.unwrap_err();
         assert!(error.to_string().contains("plain file"), "{error}");
         // One that names a pipe for its data: to open it would be to wait for ever.
         let mut header = vec![0; 512];
@@ -397,7 +421,7 @@ mod tests {
         }
         header[112..116].copy_from_slice(b"pipe");
         std::fs::write(&file, &header).unwrap();
-        let error = import(&file, dir.path(), &options(), &BOUNDS).await.unwrap_err();
+        let error = import(&file, dir.path(), &options(), &bounds(1 << 20)).await.unwrap_err();
         assert!(error.to_string().contains("another file"), "{error}");
     }
 }

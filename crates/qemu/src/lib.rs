@@ -9,6 +9,7 @@ pub mod accel;
 pub mod confinement;
 pub mod disk;
 mod error;
+pub mod foreign;
 pub mod groups;
 pub mod host;
 mod host_key;

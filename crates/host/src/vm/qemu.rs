@@ -75,6 +75,8 @@ use crate::{Result, lost};
 
 /// Bytes of a GiB.
 const GIB: u64 = 1 << 30;
+/// Where what was brought lies, below the data folder.
+const STAGING: &str = "staging";
 /// Port of SSH outside where 22 may not be bound.
 const HIGH_SSH: u16 = 2222;
 /// How long a process may take to end once it has left its sockets.
@@ -436,7 +438,7 @@ impl Engine for QemuEngine {
     }
 
     async fn staging(&self) -> Result<PathBuf> {
-        let dir = self.settings.host.data.join("staging");
+        let dir = self.settings.host.data.join(STAGING);
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
         Ok(dir)
     }

@@ -10,8 +10,6 @@
 //! again, or finds that there is none and begins anew.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,7 +20,7 @@ use super::arguments::{FILE, base_of};
 use super::drive::{checked, held};
 use super::files::COMMANDS;
 use super::spec::Drive;
-use crate::disk::{self, run, run_bounded};
+use crate::disk::{run, run_bounded};
 use crate::error::at;
 use crate::host::tool;
 use crate::qmp::Qmp;
@@ -221,47 +219,19 @@ pub async fn unpack(drive: &Drive, file: &Path) -> Result<()> {
     run_bounded(convert(drive, "raw")?.arg(file), most(drive)?, COPYING).await
 }
 
-/// The same of a disk that somebody sent, in no more than this time, by a program that has these two files and nothing else of
-/// the service; where a user is named, it is that one and not the service's. There must be no such file.
-pub async fn unpack_foreign(drive: &Drive, file: &Path, time: Duration, user: Option<u32>) -> Result<()> {
-    let most = most(drive)?;
-    let from = File::open(&drive.path).map_err(at("cannot open", &drive.path))?;
-    let to = File::options().read(true).write(true).create_new(true).mode(0o600).open(file);
-    let to = to.map_err(at("cannot create", file))?;
-    let owner = to.metadata().map_err(at("cannot look at", file))?.uid();
-    let given = [(&from, drive.path.as_path()), (&to, file)];
-    for (file, path) in given {
-        give(file, user).map_err(at("cannot give away", path))?;
-    }
-    // The folders above are the service's, so it reaches them by its descriptors.
-    let own = |file: &File| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let mut command = convert(&Drive { path: own(&from), ..drive.clone() }, "raw")?;
-    command.arg(own(&to));
-    disk::leave_service(&mut command, [from.as_raw_fd(), to.as_raw_fd()], user);
-    let done = run_bounded(&mut command, most, time).await;
-    for (file, path) in given {
-        give(file, user.map(|_| owner)).map_err(at("cannot take back", path))?;
-    }
-    done
-}
-
-fn give(file: &File, user: Option<u32>) -> std::io::Result<()> {
-    user.map_or(Ok(()), |user| fchown(file, Some(user), None))
-}
-
 /// The size of a disk for its guest, in bytes; refuses one that is not as it was made.
 pub fn size(drive: &Drive) -> Result<u64> {
     checked(drive)
 }
 
 /// The largest file that a copy may become, in bytes.
-fn most(drive: &Drive) -> Result<u64> {
+pub fn most(drive: &Drive) -> Result<u64> {
     Ok(checked(drive)?.saturating_add(TABLES))
 }
 
 /// A conversion, but for where to. What the disk's own header says of other files is not asked for, nor what those of its
 /// bases say.
-fn convert(drive: &Drive, format: &str) -> Result<Command> {
+pub(crate) fn convert(drive: &Drive, format: &str) -> Result<Command> {
     let mut disk = json!({"driver": drive.format, "file": plain(&drive.path)});
     if drive.format == "qcow2" {
         disk["backing"] = below(drive);

@@ -1,23 +1,21 @@
 //! Disks that are made of files which were brought.
 //!
 //! What such a file's header says of other files is refused before any other program opens it, and a copy of it is made that
-//! the format's own program writes: what a machine gets is no header of somebody else. Of a file that somebody sent, that program
-//! has no more time than the operator allows, and no more room than the host can spare: few bytes may stand for many.
+//! the format's own program writes: what a machine gets is no header of somebody else. What that may cost of a file that somebody
+//! sent is bounded ([`berth_qemu::foreign`]).
 
 use std::path::Path;
 use std::time::Duration;
 
+use berth_qemu::foreign::{self, Target};
 use berth_qemu::image::{self, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
-use berth_qemu::{Error, disk, host};
+use berth_qemu::{Error, disk};
 
 use super::{BroughtDisk, DiskSpec, QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
 use crate::vm::DiskSource;
 use crate::{EngineError, Result, fault};
-
-/// Between two looks whether the host has room to spare.
-const ROOM_LOOK: Duration = Duration::from_millis(500);
 
 impl QemuEngine {
     /// Makes a data disk of what a file has.
@@ -45,26 +43,9 @@ impl QemuEngine {
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
     async fn unpack_foreign(&self, drive: &Drive, half: &Path) -> Result<()> {
-        let (time, user) = (self.image_time(), self.settings.host.machines.of_conversions());
-        let unpacked = tokio::select! {
-            unpacked = snapshot::unpack_foreign(drive, half, time, user) => unpacked.map_err(|error| untaken(error, time)),
-            () = self.until_full() => Err(EngineError::NoCapacity("the host's disk has no room for what the file holds".into())),
-        };
-        if unpacked.is_err() {
-            disk::remove(half).await.map_err(qemu_failed)?;
-        }
-        unpacked
-    }
-
-    /// Returns once the host has no room to spare.
-    async fn until_full(&self) {
-        loop {
-            tokio::time::sleep(ROOM_LOOK).await;
-            // Who cannot look does not know, and looks again.
-            if host::disk(&self.settings.host.data).is_ok_and(|(_, free)| !self.is_room(free)) {
-                return;
-            }
-        }
+        let bounds = self.bounds_of_foreign(snapshot::most(drive).map_err(qemu_failed)?);
+        let target = Target { file: half, format: "raw", mode: 0o600 };
+        foreign::convert(drive, target, &bounds).await.map_err(|error| untaken(error, bounds.time))
     }
 
     /// Makes a root disk of what a file has, which boots as an image does.
@@ -125,6 +106,7 @@ fn untaken(error: Error, time: Duration) -> EngineError {
         Error::Timeout(_) => {
             EngineError::Permanent(format!("making a disk of the file took longer than {} s", time.as_secs()))
         }
+        Error::NoSpace => EngineError::NoCapacity("the host's disk has no room for what the file holds".into()),
         // It is the host's, and not the sender's: the operator can install what is missing.
         missing @ Error::Missing { .. } => transient(missing),
         other => qemu_failed(other),

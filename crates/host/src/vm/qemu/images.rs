@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_domain::ids::ImageId;
+use berth_qemu::foreign::Bounds;
 use berth_qemu::image::{self, MANIFEST, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
-use berth_qemu::{disk, host};
 
 use super::exports::digest;
-use super::{QemuEngine, bases, gib, notes, room};
+use super::{QemuEngine, STAGING, bases, gib, notes, room};
 use crate::error::{qemu_failed, transient};
 use crate::vm::{ImageImport, ImageInfo, ImageOfSnapshot};
 use crate::{EngineError, Result, fault, lost};
@@ -50,25 +50,24 @@ impl QemuEngine {
             login_user: import.login_user.clone(),
             sha256: import.sha256.clone(),
             uefi: import.uefi,
+            virtual_bytes: gib(self.settings.image_virtual_gb),
         };
         tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
-        Ok(info(image::import(file, &self.images_dir(), &import, &self.import_bounds()?).await.map_err(qemu_failed)?))
+        let mut bounds = self.bounds_of_foreign(gib(self.settings.image_file_gb));
+        // Another file is its own user's, where an administrator names one of the host.
+        bounds.user = bounds.user.filter(|_| file.starts_with(self.settings.host.data.join(STAGING)));
+        Ok(info(image::import(file, &self.images_dir(), &import, &bounds).await.map_err(qemu_failed)?))
     }
 
-    /// What taking in an image may cost: no more than is configured, and than there is room for now.
-    fn import_bounds(&self) -> Result<disk::Bounds> {
-        let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
-        Ok(disk::Bounds {
-            file_bytes: gib(self.settings.image_file_gb),
-            room_bytes: free.saturating_sub(gib(self.settings.disk_reserve_gb)),
-            virtual_bytes: gib(self.settings.image_virtual_gb),
-            time: self.image_time(),
-        })
-    }
-
-    /// How long converting what somebody sent may take.
-    pub(super) fn image_time(&self) -> Duration {
-        Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default())
+    /// What converting what somebody sent may cost, to a file of at most so many bytes: no more than is configured, and than
+    /// there is room for.
+    pub(super) fn bounds_of_foreign(&self, file_bytes: u64) -> Bounds {
+        Bounds {
+            file_bytes,
+            kept: (self.settings.host.data.clone(), self.reserve()),
+            time: Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default()),
+            user: self.settings.host.machines.of_conversions(),
+        }
     }
 
     /// Makes a project's image of a snapshot of a root disk.
