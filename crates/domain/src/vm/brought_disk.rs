@@ -4,12 +4,23 @@
 //! disk comes from.
 
 use super::disk::DiskStatus;
+use crate::Timestamp;
 use crate::ids::{BackupId, DiskId};
 use crate::words;
 
 /// How long a disk may be made of what is brought, from the request on and with the wait for its turn, in seconds: 2 TiB at
 /// 30 MB a second.
 pub const LONGEST: i64 = 20 * 3600;
+
+/// When a disk is given up that is not made by then.
+pub const fn last_moment(created_at: Timestamp) -> Timestamp {
+    created_at.plus_seconds(LONGEST)
+}
+
+/// Whether a disk that was asked for then took longer than it may.
+pub fn is_late(created_at: Timestamp, now: Timestamp) -> bool {
+    now >= last_moment(created_at)
+}
 
 /// Where a disk comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +75,7 @@ words! {
 pub struct Facts {
     /// Where the disk stands; none where it is gone.
     pub disk: Option<DiskStatus>,
-    /// Whether it took longer than it may.
+    /// Whether it took longer than it may ([`is_late`]).
     pub is_late: bool,
     /// Whether what it is made of is not there any more.
     pub is_gone: bool,
@@ -101,6 +112,13 @@ mod tests {
             }
         }
         assert_eq!(next(Facts { disk: None, ..TURN }), Some(BroughtStep::End));
+    }
+
+    #[test]
+    fn a_disk_is_late_after_twenty_hours_and_not_before() {
+        let (asked, moment) = (Timestamp(7), 20 * 3600 * Timestamp::SECOND);
+        assert!(!is_late(asked, Timestamp(7 + moment - 1)));
+        assert!(is_late(asked, Timestamp(7 + moment)) && is_late(asked, last_moment(asked)));
     }
 
     #[test]

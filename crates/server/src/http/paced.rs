@@ -42,6 +42,8 @@ pub const PACE: u32 = 4 * 1024;
 /// How long the service waits in all for a body that it reads into memory: as long as a request to a model takes at
 /// most by default.
 pub const WHOLE: Duration = Duration::from_mins(10);
+/// How long the service waits in all for a body that becomes a file of a project's, which takes room on the host until then.
+pub const FILE: Duration = Duration::from_hours(24);
 /// After waiting this long for a body, the service checks its sender again: a revocation may take a second (contract,
 /// section 2).
 const AGED: Duration = Duration::from_secs(1);
@@ -275,6 +277,23 @@ mod tests {
         assert_eq!((error.0.code, refusal.get().unwrap().code), (Code::RequestTimeout, Code::RequestTimeout));
         drop(body);
         trickle.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_comes_whole_within_a_day_of_waiting() {
+        let parts = || axum::http::Request::new(()).into_parts().0;
+        for (waited, comes) in [(FILE.saturating_sub(SHORT), true), (FILE, false)] {
+            let (mut sender, pieces) = mpsc::channel::<Result<Bytes, std::io::Error>>(8);
+            let mut body = Paced::within(&parts(), Body::from_stream(pieces), FILE);
+            body.waited = waited;
+            if comes {
+                sender.send(Ok(Bytes::from_static(b"x"))).await.unwrap();
+                assert!(body.frame().await.unwrap().is_ok());
+            }
+            // What comes no more is waited for until the day is over, and no longer.
+            let error = body.frame().await.unwrap().unwrap_err();
+            assert!(error.0.code == Code::RequestTimeout && error.0.message.contains("1440 minutes"), "{}", error.0);
+        }
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use berth_domain::vm::brought_disk::LONGEST;
 use berth_host::EngineError;
 use berth_testkit::{Answer, Caller, Platform};
 use futures::stream;
@@ -18,7 +19,11 @@ const PATH: &str = "/disks/import?name=data&size_gb=10&region_id=local";
 
 /// A platform that takes files of one MiB.
 async fn platform() -> Platform {
-    Platform::start_with(|config| config.vm.import_mb = 1).await
+    Platform::start_with(|config| {
+        config.vm.import_mb = 1;
+        config.identity.access_token_seconds = 2_000_000;
+    })
+    .await
 }
 
 async fn send(caller: &Caller, path: &str, headers: &[(&str, &str)], body: impl Into<reqwest::Body>) -> Answer {
@@ -227,6 +232,49 @@ async fn what_is_no_disk_fails_with_the_reason() {
     caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
     assert_eq!(caller.delete(&path).await.status, 204);
     gone(caller, &path).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_whose_file_is_gone_fails() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    platform.engine.refuse("bring_disk", EngineError::Transient("not now".into()));
+    let id = send(caller, PATH, &[], "a disk").await.id();
+    let path = format!("/disks/{id}");
+    settled(caller, &path, "provisioning").await;
+    let staging = berth_host::vm::Engine::staging(&*platform.engine).await.expect("a folder");
+    std::fs::remove_file(staging.join(format!("{id}.imported"))).expect("a file");
+    // A try that began before says when the next one comes.
+    let has_failed = async |c: Caller| {
+        platform.advance(1);
+        c.get(&path).await.body["status"] == "failed"
+    };
+    caller.until("its failure", has_failed).await;
+    let failed = caller.get(&path).await.body;
+    assert_eq!(failed["message"], "the file is gone; delete this disk, and send the file again");
+    assert_eq!(caller.delete(&path).await.status, 204);
+    gone(caller, &path).await;
+    nothing_stays(&platform).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_made_within_twenty_hours_or_fails() {
+    for (seconds, status) in [(LONGEST - 600, "ready"), (LONGEST, "failed")] {
+        let platform = platform().await;
+        let caller = &platform.admin;
+        platform.engine.hold("bring_disk");
+        let path = format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
+        caller.until("the host's work", |_| async { platform.engine.waiting() > 0 }).await;
+        platform.advance(seconds);
+        if status == "ready" {
+            platform.engine.let_go();
+        }
+        let ended = settled(caller, &path, status).await;
+        let is_late = ended["message"].as_str().is_some_and(|text| text.contains("longer than 20 hours"));
+        assert_eq!(is_late, status == "failed", "{ended}");
+        caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+        platform.engine.let_go();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

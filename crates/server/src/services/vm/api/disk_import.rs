@@ -1,7 +1,5 @@
 //! Disks that are made of a file which is sent.
 
-use std::time::Duration;
-
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use berth_domain::vm::disk_import::{CONTENT_DIGEST, ImportDisk, bounded};
@@ -11,13 +9,11 @@ use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::Params;
+use crate::http::paced::FILE;
 use crate::http::reply::Reply;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::wire::vm::DiskTypeWord;
 use crate::services::vm::{Vms, ops};
-
-/// How long the service waits in all for a file.
-const WHOLE: Duration = Duration::from_hours(24);
 
 /// Creates a data disk with what a file has: a qcow2 that builds on no other file, or a raw disk. The file is received before
 /// the answer; `status` tells when it is checked and converted.
@@ -54,7 +50,7 @@ pub(super) async fn import_disk(
     let asked = ImportDisk::read(params, digests(headers).as_deref())?;
     asked.admit(length.unwrap_or_default(), most)?;
     let key = key.begin(&scope.caller).await?;
-    Ok(ops::disk_import::create(&vms, &scope, (asked, length), body::stream_within(request, WHOLE), key).await?)
+    Ok(ops::disk_import::create(&vms, &scope, (asked, length), body::stream_within(request, FILE), key).await?)
 }
 
 /// All that is said of what the body hashes to, with a character in place of whatever is no text.

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use berth_domain::ids::{DiskId, Owner};
-use berth_domain::vm::brought_disk::{BroughtStep, Facts, LONGEST, Origin, next};
+use berth_domain::vm::brought_disk::{BroughtStep, Facts, Origin, is_late, last_moment, next};
 use berth_domain::vm::{BackupStatus, DiskKind, DiskStatus};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
@@ -51,15 +51,10 @@ pub struct Planned {
 }
 
 impl Seen {
-    /// When the disk is given up that is not made by then.
-    fn last_moment(&self) -> Timestamp {
-        self.brought.created_at.plus_seconds(LONGEST)
-    }
-
     fn facts(&self, now: Timestamp, has_turn: bool) -> Facts {
         Facts {
             disk: self.disk.as_ref().map(|disk| disk.status),
-            is_late: now >= self.last_moment(),
+            is_late: is_late(self.brought.created_at, now),
             is_gone: self.source.is_none(),
             has_turn,
         }
@@ -177,7 +172,7 @@ impl BroughtDiskLife {
         let made = tokio::select! {
             made = self.bring(seen, disk) => made,
             () = unwanted(load, |row: &DiskRow| row.status == DiskStatus::Provisioning) => return Ok(()),
-            () = late(self.vms.clock(), seen.last_moment()) => {
+            () = late(self.vms.clock(), last_moment(seen.brought.created_at)) => {
                 Err(EngineError::Permanent(seen.brought.origin.why_not(false)).into())
             }
         };
