@@ -20,6 +20,8 @@ const SWITCH_USERS: u32 = 1 << 20;
 const BRIDGE: u32 = 2 * NETWORK + SWITCH_USERS;
 /// All users of machines, of their networks, of switches and of the bridge.
 const USERS: u32 = BRIDGE + 1;
+/// Users of conversions, far more than there are at a time.
+const CONVERSIONS: u32 = 64;
 /// Below these, users are people's and the distribution's, and those that it hands to containers.
 const LEAST_USER: u32 = 1 << 20;
 
@@ -77,9 +79,11 @@ impl Machines {
         self.of_vm(Ipv4Addr::new(127, 127, 255, 255))
     }
 
-    /// The user of a program that reads what somebody sent, where the service may choose: by the last but one of the addresses.
-    pub(crate) fn of_conversions(self) -> Option<u32> {
-        self.user(by_address(Ipv4Addr::new(127, 127, 255, 254)))
+    /// The user of a program that reads what somebody sent, where the service may choose: one for each place, by the last
+    /// addresses but one that are broadcasts', which no VM has.
+    pub(crate) fn of_conversion(self, place: u32) -> Option<u32> {
+        let last = u32::from(Ipv4Addr::new(127, 127, 254, 255));
+        self.user(by_address(Ipv4Addr::from_bits(last - (place % CONVERSIONS) * 256)))
     }
 
     /// The user of the program that carries the network of such a sandbox, where the service may choose.
@@ -135,6 +139,20 @@ mod tests {
             (0x60_0000, 0xd0_0001),
             "networks begin where machines end, switches where those do, and the bridge has the last"
         );
+    }
+
+    #[test]
+    fn each_conversion_is_somebody_whom_no_machine_is() {
+        let machines = Machines { first_user: LEAST_USER, ..Machines::default() };
+        let mut users: Vec<_> = (0..CONVERSIONS).map(|place| machines.of_conversion(place)).collect();
+        users.push(machines.of_boots().user);
+        assert_eq!(users[0], machines.user(by_address(Ipv4Addr::new(127, 127, 254, 255))));
+        assert_eq!(users[1], machines.user(by_address(Ipv4Addr::new(127, 127, 253, 255))));
+        if users[0].is_some() {
+            users.sort_unstable();
+            users.dedup();
+            assert_eq!(users.len(), CONVERSIONS as usize + 1);
+        }
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct ImageImport {
     pub sha256: Option<String>,
     /// Whether it boots by UEFI rather than BIOS.
     pub uefi: bool,
+    /// The place of its conversion, from 0.
+    pub conversion: u32,
 }
 
 /// A project's image to be made.
@@ -50,14 +52,16 @@ pub struct ImageOfSnapshot {
     pub snapshot: DiskSnapshotId,
 }
 
-impl From<&Import> for ImageImport {
-    fn from(import: &Import) -> Self {
+impl ImageImport {
+    /// What is asked for, converted in this place.
+    pub fn of(import: &Import, conversion: u32) -> Self {
         Self {
             id: import.id.clone(),
             name: import.name.clone(),
             login_user: import.login_user.clone(),
             sha256: import.sha256.clone(),
             uefi: import.uefi,
+            conversion,
         }
     }
 }

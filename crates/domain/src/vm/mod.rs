@@ -16,6 +16,7 @@
 pub mod backup;
 pub mod backup_schedule;
 pub mod brought_disk;
+pub mod conversion;
 pub mod disk;
 pub mod disk_import;
 pub mod disk_snapshot;

@@ -68,7 +68,14 @@ async fn far() -> Far {
 }
 
 fn import(id: &str) -> ImageImport {
-    ImageImport { id: id.into(), name: "Mine".into(), login_user: "me".into(), sha256: None, uefi: false }
+    ImageImport {
+        id: id.into(),
+        name: "Mine".into(),
+        login_user: "me".into(),
+        sha256: None,
+        uefi: false,
+        conversion: 0,
+    }
 }
 
 #[tokio::test]

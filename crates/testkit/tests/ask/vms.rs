@@ -173,8 +173,14 @@ async fn snapshots(way: &Way) -> Vec<String> {
 /// What is answered about images, in order.
 async fn images(way: &Way) -> Vec<String> {
     let vm = &way.vm;
-    let import =
-        ImageImport { id: "mine".into(), name: "Mine".into(), login_user: "me".into(), sha256: None, uefi: true };
+    let import = ImageImport {
+        id: "mine".into(),
+        name: "Mine".into(),
+        login_user: "me".into(),
+        sha256: None,
+        uefi: true,
+        conversion: 1,
+    };
     let file = vm.staging().await.expect("a folder").join("a file of some name");
     // Longer than what is under way at a time.
     std::fs::write(&file, vec![7; 300_000]).expect("a file");
@@ -233,7 +239,7 @@ async fn brought(way: &Way) -> Vec<String> {
     let file = vm.staging().await.expect("a folder").join("a disk of some name");
     // Longer than what is under way at a time.
     std::fs::write(&file, vec![9; 300_000]).expect("a file");
-    let disk = BroughtDisk { id: DiskId(id(24)), size_gb: 20, image: Some("micro".into()), is_foreign: true };
+    let disk = BroughtDisk { id: DiskId(id(24)), size_gb: 20, image: Some("micro".into()), conversion: Some(1) };
     let mut said = vec![format!("{:?} {:?}", vm.bring_disk(&file, &disk).await, vm.bring_disk(&file, &disk).await)];
     let made = way.vms.brought(&disk.id.to_string());
     assert_eq!(made, Some((vec![9; 300_000], disk.image.clone())));

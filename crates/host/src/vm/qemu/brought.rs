@@ -25,12 +25,13 @@ impl QemuEngine {
         if whole.exists() {
             return Ok(());
         }
-        let drive = if brought.is_foreign { judged(file, brought)? } else { checked(file, brought)? };
+        let is_foreign = brought.conversion.is_some();
+        let drive = if is_foreign { judged(file, brought)? } else { checked(file, brought)? };
         self.require_room(&drive)?;
         let half = self.disks().join(format!("{}.raw.tmp", brought.id));
         disk::remove(&half).await.map_err(qemu_failed)?;
-        if brought.is_foreign {
-            self.unpack_foreign(&drive, &half).await?;
+        if let Some(place) = brought.conversion {
+            self.unpack_foreign(&drive, &half, place).await?;
         } else {
             snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
         }
@@ -42,8 +43,8 @@ impl QemuEngine {
     }
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
-    async fn unpack_foreign(&self, drive: &Drive, half: &Path) -> Result<()> {
-        let bounds = self.bounds_of_foreign(snapshot::most(drive).map_err(qemu_failed)?);
+    async fn unpack_foreign(&self, drive: &Drive, half: &Path, place: u32) -> Result<()> {
+        let bounds = self.bounds_of_foreign(snapshot::most(drive).map_err(qemu_failed)?, place);
         let target = Target { file: half, format: "raw", mode: 0o600 };
         foreign::convert(drive, target, &bounds).await.map_err(|error| untaken(error, bounds.time))
     }
@@ -129,7 +130,7 @@ mod tests {
         create_layer(&alone, "", 2 << 30).unwrap();
         clone_image(&alone, &above, 2 << 30).await.unwrap();
         std::fs::write(&text, vec![b'x'; 4096]).unwrap();
-        let disk = |size_gb| BroughtDisk { id: DiskId(uuid::Uuid::nil()), size_gb, image: None, is_foreign: false };
+        let disk = |size_gb| BroughtDisk { id: DiskId(uuid::Uuid::nil()), size_gb, image: None, conversion: None };
         assert!(checked(&alone, &disk(2)).is_ok());
         let error = checked(&alone, &disk(1)).unwrap_err();
         assert!(error.is_final() && error.to_string().contains("2 GiB"), "{error}");
@@ -143,7 +144,7 @@ mod tests {
         let file = dir.join("sent");
         std::fs::write(&file, content).unwrap();
         let id = DiskId(uuid::Uuid::from_u128(7));
-        (file, BroughtDisk { id, size_gb, image: None, is_foreign: true })
+        (file, BroughtDisk { id, size_gb, image: None, conversion: Some(0) })
     }
 
     async fn qemu_img(arguments: &[&str]) {
@@ -242,7 +243,7 @@ mod tests {
         assert!(matches!(&error, EngineError::NoCapacity(why) if why.contains("a copy of the disk")), "{error}");
         // Where it goes while the file is read, that is ended.
         let half = engine.disks().join("half");
-        let error = engine.unpack_foreign(&judged(&file, &disk).unwrap(), &half).await.unwrap_err();
+        let error = engine.unpack_foreign(&judged(&file, &disk).unwrap(), &half, 0).await.unwrap_err();
         assert!(matches!(&error, EngineError::NoCapacity(why) if why.contains("what the file holds")), "{error}");
         assert!(!half.exists());
     }

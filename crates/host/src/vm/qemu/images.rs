@@ -44,6 +44,7 @@ impl QemuEngine {
 
     /// Takes in a foreign image.
     pub(super) async fn take_in(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
+        let place = import.conversion;
         let import = image::Import {
             id: import.id.clone(),
             name: import.name.clone(),
@@ -53,20 +54,20 @@ impl QemuEngine {
             virtual_bytes: gib(self.settings.image_virtual_gb),
         };
         tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
-        let mut bounds = self.bounds_of_foreign(gib(self.settings.image_file_gb));
+        let mut bounds = self.bounds_of_foreign(gib(self.settings.image_file_gb), place);
         // Another file is its own user's, where an administrator names one of the host.
         bounds.user = bounds.user.filter(|_| file.starts_with(self.settings.host.data.join(STAGING)));
         Ok(info(image::import(file, &self.images_dir(), &import, &bounds).await.map_err(qemu_failed)?))
     }
 
-    /// What converting what somebody sent may cost, to a file of at most so many bytes: no more than is configured, and than
-    /// there is room for.
-    pub(super) fn bounds_of_foreign(&self, file_bytes: u64) -> Bounds {
+    /// What converting what somebody sent may cost, in a place of those, to a file of at most so many bytes: no more than is
+    /// configured, and than there is room for.
+    pub(super) fn bounds_of_foreign(&self, file_bytes: u64, place: u32) -> Bounds {
         Bounds {
             file_bytes,
             kept: (self.settings.host.data.clone(), self.reserve()),
             time: Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default()),
-            user: self.settings.host.machines.of_conversions(),
+            user: self.settings.host.machines.of_conversion(place),
         }
     }
 

@@ -10,6 +10,7 @@
 
 pub mod api;
 mod carrying;
+mod converting;
 mod depot;
 mod metrics;
 mod nameserver;
@@ -31,6 +32,7 @@ use async_trait::async_trait;
 use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
+use berth_domain::vm::conversion::PLACES;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -54,8 +56,6 @@ use service::Inner;
 pub use depot::Depot;
 pub use service::Vms;
 
-/// How many files that were sent are made disks of at a time: each takes a core.
-const CONVERTING: usize = 2;
 /// Between two looks at machines that are stopping.
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
@@ -91,7 +91,7 @@ impl Vms {
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
-            converting: Arc::new(Semaphore::new(CONVERTING)),
+            converting: Arc::default(),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
@@ -136,7 +136,7 @@ impl Vms {
     /// Whoever has a turn for hours keeps no worker from the others, which take places, end and go meanwhile.
     fn drive_brought(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let life = reconcile::brought_disk::BroughtDiskLife::new(self.clone());
-        let workers = self.inner.config.workers + self.restoring().available_permits() + CONVERTING;
+        let workers = self.inner.config.workers + self.restoring().available_permits() + PLACES;
         Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers);
     }
 

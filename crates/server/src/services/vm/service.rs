@@ -13,6 +13,7 @@ use berth_host::vm::Engine;
 use tokio::sync::Semaphore;
 
 use super::carrying::Carrying;
+use super::converting::Converting;
 use super::depot::Depot;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
@@ -43,7 +44,7 @@ pub(super) struct Inner {
     pub views: views::Views,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
-    pub converting: Arc<Semaphore>,
+    pub converting: Arc<Converting>,
     pub lost: Lost,
     pub lost_days: i64,
     pub depot: Option<Depot>,
@@ -146,8 +147,8 @@ impl Vms {
         &self.inner.importing
     }
 
-    /// Turns of those who have disks made of files that were sent.
-    pub(in crate::services::vm) fn converting(&self) -> &Arc<Semaphore> {
+    /// Places of those who have what was sent converted.
+    pub(in crate::services::vm) fn converting(&self) -> &Arc<Converting> {
         &self.inner.converting
     }
 

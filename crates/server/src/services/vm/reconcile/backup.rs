@@ -32,7 +32,7 @@ const GLANCE: Duration = Duration::from_mins(1);
 /// Between two searches of the store for what no row names.
 const SEARCH: Duration = Duration::from_hours(6);
 /// Seconds until it is looked again whether somebody's turn has come.
-pub(super) const TURN: i64 = 5;
+const TURN: i64 = 5;
 /// Seconds until it is looked again for a store that is not configured.
 const LONG: i64 = 3600;
 /// What an owner is told where a backup lies in another store than the configured one.

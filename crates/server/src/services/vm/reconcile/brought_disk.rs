@@ -14,17 +14,23 @@ use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::backup::{AWAY, TURN, at_hand};
+use super::backup::{AWAY, at_hand};
 use super::disk::{hand_over, place, say, settle};
 use super::transfer::{Failed, fetch};
 use super::wanted::{late, unwanted};
 use super::{StepError, fault};
+use crate::services::vm::converting::{Place, Work};
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::brought_disk::{BroughtDiskRow, TABLE};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
+
+/// Seconds until it is looked again whether a disk's turn has come.
+const TURN: i64 = 2;
+/// What is told of a disk that waits for its turn.
+const WAITING: &str = "waiting for its turn to be made";
 
 /// The lives of disks that are brought, until they are made.
 pub struct BroughtDiskLife {
@@ -47,7 +53,13 @@ enum Source {
 /// A step, with the turn of a disk that is made.
 pub struct Planned {
     step: BroughtStep,
-    turn: Option<OwnedSemaphorePermit>,
+    turn: Option<Turn>,
+}
+
+/// A turn among those of the same origin that are made.
+enum Turn {
+    Restoring { _permit: OwnedSemaphorePermit },
+    Converting(Place),
 }
 
 impl Seen {
@@ -88,7 +100,7 @@ impl Life for BroughtDiskLife {
     async fn plan(&self, seen: &Seen) -> Result<Next<Planned>, StepError> {
         let now = self.vms.clock().now();
         let would_make = next(seen.facts(now, true)) == Some(BroughtStep::Make);
-        let turn = if would_make { self.turn(seen.brought.origin) } else { None };
+        let turn = if would_make { self.turn(&seen.brought, now) } else { None };
         Ok(match next(seen.facts(now, turn.is_some())) {
             Some(step) => Next::Take(Planned { step, turn }),
             None => Next::Rest(Some(now.plus_seconds(TURN))),
@@ -99,10 +111,10 @@ impl Life for BroughtDiskLife {
         planned.step.as_str()
     }
 
-    async fn take(&self, seen: &Seen, Planned { step, turn: _turn }: Planned) -> Result<(), StepError> {
+    async fn take(&self, seen: &Seen, Planned { step, turn }: Planned) -> Result<(), StepError> {
         match (step, &seen.disk) {
             (BroughtStep::Place, Some(disk)) => place(&self.vms, disk).await,
-            (BroughtStep::Make, Some(disk)) => self.make(seen, disk).await,
+            (BroughtStep::Make, Some(disk)) => self.make(seen, disk, turn.as_ref()).await,
             (BroughtStep::Fail, Some(disk)) => {
                 let why = seen.brought.origin.why_not(seen.source.is_none());
                 settle(&self.vms, disk, Some(why)).await
@@ -113,10 +125,11 @@ impl Life for BroughtDiskLife {
     }
 
     async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        match until {
-            Some(until) => self.postpone(seen, until).await,
-            None => Ok(()),
+        let Some(until) = until else { return Ok(()) };
+        if seen.disk.as_ref().is_some_and(|disk| disk.message.as_deref() != Some(WAITING)) {
+            say(&self.vms, seen.brought.id, WAITING).await?;
         }
+        self.postpone(seen, until).await
     }
 
     async fn postpone(&self, seen: &Seen, until: Timestamp) -> Result<(), StepError> {
@@ -157,20 +170,25 @@ impl BroughtDiskLife {
         }
     }
 
-    /// A turn among those of the same origin that are made, if there is one.
-    fn turn(&self, origin: Origin) -> Option<OwnedSemaphorePermit> {
-        let turns = match origin {
-            Origin::Backup(_) => self.vms.restoring(),
-            Origin::File => self.vms.converting(),
-        };
-        turns.clone().try_acquire_owned().ok()
+    /// A disk's turn, if it has come.
+    fn turn(&self, brought: &BroughtDiskRow, now: Timestamp) -> Option<Turn> {
+        match brought.origin {
+            Origin::Backup(_) => {
+                let permit = self.vms.restoring().clone().try_acquire_owned().ok();
+                permit.map(|permit| Turn::Restoring { _permit: permit })
+            }
+            Origin::File => {
+                let owner = Some((brought.org, brought.project));
+                self.vms.converting().ask(owner, &Work::Disk(brought.id), now).map(Turn::Converting)
+            }
+        }
     }
 
     /// Has the disk made in its turn, or gives that up where nobody wants it any more.
-    async fn make(&self, seen: &Seen, disk: &DiskRow) -> Result<(), StepError> {
+    async fn make(&self, seen: &Seen, disk: &DiskRow, turn: Option<&Turn>) -> Result<(), StepError> {
         let load = || store::disk::load(self.vms.db(), disk.id);
         let made = tokio::select! {
-            made = self.bring(seen, disk) => made,
+            made = self.bring(seen, disk, turn) => made,
             () = unwanted(load, |row: &DiskRow| row.status == DiskStatus::Provisioning) => return Ok(()),
             () = late(self.vms.clock(), last_moment(seen.brought.created_at)) => {
                 Err(EngineError::Permanent(seen.brought.origin.why_not(false)).into())
@@ -184,15 +202,15 @@ impl BroughtDiskLife {
         }
     }
 
-    async fn bring(&self, seen: &Seen, disk: &DiskRow) -> Result<(), StepError> {
-        let (file, is_foreign) = match &seen.source {
-            Some(Source::Backup(backup)) => (self.fetched(&seen.brought, backup).await?, false),
-            Some(Source::File(file)) => (file.clone(), true),
-            None => return Ok(()),
+    async fn bring(&self, seen: &Seen, disk: &DiskRow, turn: Option<&Turn>) -> Result<(), StepError> {
+        let (file, conversion) = match (&seen.source, turn) {
+            (Some(Source::Backup(backup)), Some(_)) => (self.fetched(&seen.brought, backup).await?, None),
+            (Some(Source::File(file)), Some(Turn::Converting(place))) => (file.clone(), Some(place.number())),
+            _ => return Ok(()),
         };
         say(&self.vms, disk.id, "checking and converting").await?;
         let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
-        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image, is_foreign };
+        let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image, conversion };
         Ok(self.vms.engine().bring_disk(&file, &brought).await?)
     }
 
@@ -237,6 +255,7 @@ impl BroughtDiskLife {
     /// Removes what was fetched or sent, and hands the disk to its own worker.
     async fn end(&self, id: DiskId) -> Result<(), StepError> {
         let Some(ended) = store::brought_disk::find(self.vms.db(), id).await? else { return Ok(()) };
+        self.vms.converting().forget(&Work::Disk(id));
         // What stays is swept at the next start.
         let _ = tokio::fs::remove_file(self.staged(&ended).await?).await;
         fault(Self::KIND, "end", "swept").await?;

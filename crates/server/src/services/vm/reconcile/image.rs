@@ -18,6 +18,7 @@ use berth_host::vm::{ImageImport, ImageInfo};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, download, fault};
+use crate::services::vm::converting::{Place, Work};
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::{Vms, store};
 use crate::work::lifecycle::{Life, Next};
@@ -158,8 +159,9 @@ impl ImageLife {
         let taken = match self.fetch(row, &import).await {
             Ok(file) => {
                 fault("image", "import", "fetched").await?;
+                let place = self.place(row).await?;
                 say(vms, row, "checking and converting".into()).await?;
-                vms.engine().import_image(&file, &ImageImport::from(&import)).await
+                vms.engine().import_image(&file, &ImageImport::of(&import, place.number())).await
             }
             Err(error) => Err(error),
         };
@@ -174,6 +176,22 @@ impl ImageLife {
         }
         fault("image", "import", "recorded").await?;
         self.sweep(&import).await
+    }
+
+    /// A place among the conversions, once its turn has come.
+    async fn place(&self, row: &ImageRow) -> Result<Place, StepError> {
+        let work = Work::Image(row.id.clone());
+        let ask = || self.vms.converting().ask(None, &work, self.vms.clock().now());
+        if let Some(place) = ask() {
+            return Ok(place);
+        }
+        say(&self.vms, row, "waiting for its turn to be converted".into()).await?;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if let Some(place) = ask() {
+                return Ok(place);
+            }
+        }
     }
 
     /// The file to import: the one named, what was uploaded, or what the URL gives.
