@@ -11,7 +11,7 @@ use crate::guest::{ready, says, with_login};
 use crate::shell::signed_in;
 
 /// Where the service is killed before anybody owns the file.
-const RECEIVED: &str = "disk_import.received";
+const RECEIVED: &[&str] = &["disk_import.claimed", "disk_import.received"];
 /// And while the disk is made of it.
 const MADE: &[&str] = &[
     "brought_disk.place.before",
@@ -129,8 +129,11 @@ async fn an_import_whose_file_is_gone_fails_after_a_kill() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_stays_of_a_file_that_nobody_owned_yet() {
-    let mut service = impatient();
-    let caller = killed_at(&mut service, RECEIVED, send).await;
-    assert_eq!(caller.get("/disks").await.body["data"], json!([]));
-    assert!(service.files("staging").is_empty(), "{:?}", service.files("staging"));
+    for point in RECEIVED {
+        let mut service = impatient();
+        let caller = killed_at(&mut service, point, send).await;
+        assert_eq!(caller.get("/disks").await.body["data"], json!([]), "{point}");
+        assert_eq!(caller.get("/quota").await.body["disk_gb"]["used"], 0, "{point}");
+        assert!(service.files("staging").is_empty(), "{point}: {:?}", service.files("staging"));
+    }
 }

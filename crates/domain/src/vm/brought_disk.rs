@@ -12,6 +12,9 @@ use crate::words;
 /// 30 MB a second.
 pub const LONGEST: i64 = 20 * 3600;
 
+/// Seconds after which a disk is tried again for which the host had no room: what few bytes stand for may fill it each time.
+pub const ROOM_PAUSE: i64 = 300;
+
 /// When a disk is given up that is not made by then.
 pub const fn last_moment(created_at: Timestamp) -> Timestamp {
     created_at.plus_seconds(LONGEST)
@@ -38,6 +41,12 @@ impl Origin {
             Self::Backup(_) => format!("{disk}.restored"),
             Self::File => format!("{disk}.imported"),
         }
+    }
+
+    /// Whether a disk waits for room on the host: what was sent would have to be sent again, and a backup is restored again by a
+    /// word.
+    pub const fn waits_for_room(self) -> bool {
+        matches!(self, Self::File)
     }
 
     /// Why no disk can be made any more; nothing of what it is made of is there where it is gone.
@@ -77,18 +86,20 @@ pub struct Facts {
     pub disk: Option<DiskStatus>,
     /// Whether it took longer than it may ([`is_late`]).
     pub is_late: bool,
+    /// Whether it waits until it is tried again.
+    pub is_early: bool,
     /// Whether what it is made of is not there any more.
     pub is_gone: bool,
     /// Whether it has a turn among those that are made.
     pub has_turn: bool,
 }
 
-/// The next step for a disk that is brought; none where it waits for its turn.
+/// The next step for a disk that is brought; none where it waits: for its turn, or until it is tried again.
 pub const fn next(facts: Facts) -> Option<BroughtStep> {
     match facts.disk {
         Some(DiskStatus::Pending) => Some(BroughtStep::Place),
         Some(DiskStatus::Provisioning) if facts.is_late || facts.is_gone => Some(BroughtStep::Fail),
-        Some(DiskStatus::Provisioning) if facts.has_turn => Some(BroughtStep::Make),
+        Some(DiskStatus::Provisioning) if facts.has_turn && !facts.is_early => Some(BroughtStep::Make),
         Some(DiskStatus::Provisioning) => None,
         Some(DiskStatus::Ready | DiskStatus::Failed | DiskStatus::Deleting | DiskStatus::Deleted) | None => {
             Some(BroughtStep::End)
@@ -100,14 +111,15 @@ pub const fn next(facts: Facts) -> Option<BroughtStep> {
 mod tests {
     use super::*;
 
-    const TURN: Facts = Facts { disk: Some(DiskStatus::Provisioning), is_late: false, is_gone: false, has_turn: true };
+    const TURN: Facts =
+        Facts { disk: Some(DiskStatus::Provisioning), is_late: false, is_early: false, is_gone: false, has_turn: true };
 
     #[test]
     fn what_is_made_or_unwanted_ends() {
         for &status in DiskStatus::ALL {
             let is_unmade = matches!(status, DiskStatus::Pending | DiskStatus::Provisioning);
             for (is_late, is_gone, has_turn) in (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0)) {
-                let facts = Facts { disk: Some(status), is_late, is_gone, has_turn };
+                let facts = Facts { disk: Some(status), is_late, is_gone, has_turn, ..TURN };
                 assert_eq!(next(facts) == Some(BroughtStep::End), !is_unmade, "{facts:?}");
             }
         }
@@ -125,12 +137,14 @@ mod tests {
     fn a_disk_is_made_in_its_turn_and_in_time_of_what_is_there() {
         assert_eq!(next(TURN), Some(BroughtStep::Make));
         assert_eq!(next(Facts { has_turn: false, ..TURN }), None);
+        assert_eq!(next(Facts { is_early: true, ..TURN }), None);
         for has_turn in [false, true] {
             assert_eq!(next(Facts { is_late: true, has_turn, ..TURN }), Some(BroughtStep::Fail));
             assert_eq!(next(Facts { is_gone: true, has_turn, ..TURN }), Some(BroughtStep::Fail));
+            assert_eq!(next(Facts { is_late: true, is_early: true, has_turn, ..TURN }), Some(BroughtStep::Fail));
         }
         // It takes its place first: whoever looks on is told the same of all.
-        let unplaced = Facts { disk: Some(DiskStatus::Pending), is_late: true, is_gone: true, has_turn: false };
+        let unplaced = Facts { disk: Some(DiskStatus::Pending), is_late: true, is_gone: true, has_turn: false, ..TURN };
         assert_eq!(next(unplaced), Some(BroughtStep::Place));
     }
 }

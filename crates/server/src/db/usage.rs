@@ -48,7 +48,8 @@ pub struct Held {
     pub vcpu: i64,
     /// Memory of all VMs, in MiB.
     pub memory_mb: i64,
-    /// Disks, root disk volumes, snapshots of disks, backups and images of the project among them.
+    /// Disks, root disk volumes, snapshots of disks, backups, images of the project and disks whose files are on their way
+    /// among them.
     pub disks: i64,
     /// Their sizes summed, in GiB; of a backup, what the store has of it.
     pub disk_gb: i64,
@@ -84,6 +85,7 @@ fn rows(of: &str) -> String {
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
          memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 1, claimed_gb, 0, 0 FROM brought_disks WHERE {of}claimed_gb IS NOT NULL AND deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL UNION ALL \
          SELECT org_id, project_id, 0, 0, 0, 0, 1, CASE WHEN size_bytes IS NULL THEN size_gb \
          ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}status <> 'failed' AND deleted_at IS NULL UNION ALL \

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use berth_domain::vm::brought_disk::LONGEST;
+use berth_domain::vm::brought_disk::{LONGEST, ROOM_PAUSE};
 use berth_host::EngineError;
 use berth_testkit::{Answer, Caller, Platform};
 use futures::stream;
@@ -232,6 +232,65 @@ async fn what_is_no_disk_fails_with_the_reason() {
     caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
     assert_eq!(caller.delete(&path).await.status, 204);
     gone(caller, &path).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_on_its_way_counts_as_the_disk_that_it_is_to_be() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let org = caller.org().rsplit('/').next().expect("an id");
+    let limits = format!("/api/v1/admin/orgs/{org}/quota");
+    let bound = async |gb: i64| assert_eq!(caller.put(&limits, json!({"disk_gb": gb})).await.status, 200);
+    let used = async |c: Caller| c.get("/quota").await.body;
+    bound(19).await;
+    let mut slow = Slow::begin(caller, "POST", PATH, "").await;
+    slow.send("half").await;
+    caller.until("the file", |_| async { platform.engine.staged().len() == 1 }).await;
+    let held = used(caller.clone()).await;
+    assert_eq!((&held["disk_gb"]["used"], &held["disks"]["used"]), (&json!(10), &json!(1)));
+    assert_eq!(caller.get("/disks").await.body["pagination"]["total_items"], 0, "it is no disk yet");
+    send(caller, PATH, &[], "more").await.refused(403, "quota_exceeded");
+    let body = json!({"name": "other", "type": "block", "size_gb": 10, "region_id": "local"});
+    caller.post("/disks", body.clone()).await.refused(403, "quota_exceeded");
+    bound(20).await;
+    let other = caller.post("/disks", body).await;
+    assert_eq!(other.status, 201, "{other:?}");
+    // It does not count twice when it is there.
+    assert_eq!(slow.end().await.status, 201);
+    assert_eq!(used(caller.clone()).await["disk_gb"]["used"], 20);
+    bound(30).await;
+    let mut left = Slow::begin(caller, "POST", PATH, "").await;
+    left.send("half").await;
+    caller.until("its claim", async |c: Caller| used(c).await["disk_gb"]["used"] == 30).await;
+    drop(left);
+    caller.until("its end", async |c: Caller| used(c).await["disk_gb"]["used"] == 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_on_its_way_counts_no_more_after_a_death() {
+    let platform = platform().await;
+    let mut slow = Slow::begin(&platform.admin, "POST", PATH, "").await;
+    slow.send("half").await;
+    let used = async |c: Caller| c.get("/quota").await.body["disk_gb"]["used"].clone();
+    platform.admin.until("its claim", async |c: Caller| used(c).await == 10).await;
+    let platform = platform.crash_and_restart().await;
+    assert_eq!(used(platform.admin.clone()).await, 0);
+    nothing_stays(&platform).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_waits_for_room_on_the_host_and_says_so() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    platform.engine.refuse("bring_disk", EngineError::NoCapacity("the host's disk is full".into()));
+    let path = format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
+    let waits =
+        async |c: Caller| c.get(&path).await.body["message"] == "waiting for room on the host: the host's disk is full";
+    caller.until("its wait", waits).await;
+    assert_eq!(caller.get(&path).await.body["status"], "provisioning");
+    platform.engine.allow("bring_disk");
+    platform.advance(ROOM_PAUSE);
+    settled(caller, &path, "ready").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@
 
 use std::future::ready;
 
+use berth_domain::ids::DiskId;
 use berth_domain::vm::brought_disk::Origin;
 use berth_domain::vm::disk_import::ImportDisk;
 use berth_domain::{Code, Error, Result, Timestamp, hex};
@@ -28,7 +29,8 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::wire::disk::DiskView;
 use crate::services::vm::{Vms, store, told};
 
-/// Receives a file of so many bytes, where its sender says how many, and records the wish for a disk with what it has.
+/// Receives a file of so many bytes, where its sender says how many, and records the wish for a disk with what it has. From its
+/// first byte on it counts as the disk that it is to be.
 pub async fn create(
     vms: &Vms,
     scope: &Scope,
@@ -41,11 +43,35 @@ pub async fn create(
         let told = told_of(&request, hashed(vms, &request, body).await?);
         return again(vms.db(), scope, key, &told, vms.clock().now()).await;
     }
-    // Nothing is written yet: whoever may not have the disk does not send it first.
-    admit(vms, &mut vms.db().begin_as(scope).await?, scope, &request, vms.clock().now()).await?;
     has_room(vms, length.unwrap_or_default()).await?;
-    let disk =
-        new_disk(scope, &request.region_id, request.name.as_str(), request.kind, request.size_gb, vms.clock().now());
+    // Whoever may not have the disk does not send it first.
+    let claim = claim(vms, scope, &request).await?;
+    let imported = import(vms, scope, (&request, length, &claim.disk), body, key).await;
+    claim.over().await;
+    imported
+}
+
+/// Claims what the disk is to have.
+async fn claim(vms: &Vms, scope: &Scope, request: &ImportDisk) -> Result<Claim> {
+    let now = vms.clock().now();
+    let disk = new_disk(scope, &request.region_id, request.name.as_str(), request.kind, request.size_gb, now);
+    let mut tx = vms.db().begin_as(scope).await?;
+    admit(vms, &mut tx, scope, request, now).await?;
+    store::brought_disk::insert(&mut tx, &BroughtDiskRow::claim(&disk, now)).await?;
+    let claim = Claim { vms: vms.clone(), disk, is_over: false };
+    tx.commit().await?;
+    fault::point("disk_import.claimed").await.map_err(Error::internal)?;
+    Ok(claim)
+}
+
+/// Receives the file, and records the wish.
+async fn import(
+    vms: &Vms,
+    scope: &Scope,
+    (request, length, disk): (&ImportDisk, Option<u64>, &DiskRow),
+    body: impl Stream<Item = Result<Bytes>> + Unpin,
+    key: Idempotency,
+) -> Result<Outcome<DiskView>> {
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
     let file = Unclaimed::new(staging.join(Origin::File.staged(disk.id)));
     let receiving = Receiving { file: Some(file.path()), is_hashed: true };
@@ -59,12 +85,13 @@ pub async fn create(
     let (bytes, sha256) = whole(received?)?;
     request.compare(sha256)?;
     fault::point("disk_import.received").await.map_err(Error::internal)?;
-    let key = key.of_body(&told_of(&request, sha256));
+    let key = key.of_body(&told_of(request, sha256));
     let now = vms.clock().now();
     let mut tx = vms.db().begin_as(scope).await?;
-    admit(vms, &mut tx, scope, &request, now).await?;
+    store::brought_disk::release(&mut tx, disk.id).await?;
+    admit(vms, &mut tx, scope, request, now).await?;
     let message = Some("waiting for a worker".into());
-    let disk = DiskRow { message, created_at: now, updated_at: now, ..disk };
+    let disk = DiskRow { message, created_at: now, updated_at: now, ..disk.clone() };
     store::disk::insert(&mut tx, &disk).await?;
     store::brought_disk::insert(&mut tx, &BroughtDiskRow::of(&disk, Origin::File, now)).await?;
     record(&mut tx, scope, &disk, (bytes, sha256)).await?;
@@ -73,12 +100,49 @@ pub async fn create(
     let file = file.claim();
     if let Err(error) = tx.commit().await {
         // Where nobody can tell whether there is a row the file stays, and is swept at the next start if there is none.
-        if matches!(store::brought_disk::find(vms.db(), disk.id).await, Ok(None)) {
+        let found = store::brought_disk::find(vms.db(), disk.id).await;
+        if found.is_ok_and(|found| found.is_none_or(|row| row.claimed_gb.is_some())) {
             let _ = tokio::fs::remove_file(file).await;
         }
         return Err(error.into());
     }
     Ok(outcome)
+}
+
+/// What is claimed for a disk whose file is on its way. It is given up with the request, also when that is dropped half way.
+struct Claim {
+    vms: Vms,
+    disk: DiskRow,
+    is_over: bool,
+}
+
+impl Claim {
+    /// Gives it up. A disk that is there by now has its own row.
+    async fn over(mut self) {
+        release(&self.vms, self.disk.id).await;
+        self.is_over = true;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let (vms, id) = (self.vms.clone(), self.disk.id);
+        tokio::spawn(async move { release(&vms, id).await });
+    }
+}
+
+async fn release(vms: &Vms, id: DiskId) {
+    let released = async {
+        let mut tx = vms.db().begin().await?;
+        store::brought_disk::release(&mut tx, id).await?;
+        tx.commit().await
+    };
+    if let Err(error) = released.await {
+        tracing::warn!(disk = %id, %error, "what was claimed for a disk is given up at the next start");
+    }
 }
 
 /// Refuses what the project may not have.

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use berth_domain::ids::{DiskId, Owner};
-use berth_domain::vm::brought_disk::{BroughtStep, Facts, Origin, is_late, last_moment, next};
+use berth_domain::vm::brought_disk::{BroughtStep, Facts, Origin, ROOM_PAUSE, is_late, last_moment, next};
 use berth_domain::vm::{BackupStatus, DiskKind, DiskStatus};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
@@ -63,10 +63,16 @@ enum Turn {
 }
 
 impl Seen {
+    /// Until when it waits that is to be tried again.
+    fn until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.brought.work_at.filter(|at| *at > now)
+    }
+
     fn facts(&self, now: Timestamp, has_turn: bool) -> Facts {
         Facts {
             disk: self.disk.as_ref().map(|disk| disk.status),
             is_late: is_late(self.brought.created_at, now),
+            is_early: self.until(now).is_some(),
             is_gone: self.source.is_none(),
             has_turn,
         }
@@ -103,7 +109,7 @@ impl Life for BroughtDiskLife {
         let turn = if would_make { self.turn(&seen.brought, now) } else { None };
         Ok(match next(seen.facts(now, turn.is_some())) {
             Some(step) => Next::Take(Planned { step, turn }),
-            None => Next::Rest(Some(now.plus_seconds(TURN))),
+            None => Next::Rest(Some(seen.until(now).unwrap_or(now.plus_seconds(TURN)))),
         })
     }
 
@@ -125,7 +131,7 @@ impl Life for BroughtDiskLife {
     }
 
     async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        let Some(until) = until else { return Ok(()) };
+        let Some(until) = until.filter(|until| seen.brought.work_at != Some(*until)) else { return Ok(()) };
         if seen.disk.as_ref().is_some_and(|disk| disk.message.as_deref() != Some(WAITING)) {
             say(&self.vms, seen.brought.id, WAITING).await?;
         }
@@ -196,10 +202,20 @@ impl BroughtDiskLife {
         };
         fault(Self::KIND, "make", "done").await?;
         match made {
+            Err(StepError::Engine(EngineError::NoCapacity(missing))) if seen.brought.origin.waits_for_room() => {
+                self.wait_for_room(seen, &missing).await
+            }
             Err(StepError::Engine(error)) if error.is_final() => settle(&self.vms, disk, Some(error.to_string())).await,
             Err(error) => Err(error),
             Ok(()) => settle(&self.vms, disk, None).await,
         }
+    }
+
+    /// Has a disk tried again for which the host has no room now.
+    async fn wait_for_room(&self, seen: &Seen, missing: &str) -> Result<(), StepError> {
+        say(&self.vms, seen.brought.id, &format!("waiting for room on the host: {missing}")).await?;
+        let again = self.vms.clock().now().plus_seconds(ROOM_PAUSE);
+        self.postpone(seen, again.min(last_moment(seen.brought.created_at))).await
     }
 
     async fn bring(&self, seen: &Seen, disk: &DiskRow, turn: Option<&Turn>) -> Result<(), StepError> {

@@ -37,6 +37,9 @@ pub async fn prepare(vms: &Vms) -> Result<()> {
     }
     let wanted = store::image::sources(vms.db()).await?;
     let uploads = wanted.iter().filter_map(|source| serde_json::from_str::<Import>(source).ok()?.upload);
+    let mut tx = vms.db().begin().await?;
+    store::brought_disk::release_all(&mut tx).await?;
+    tx.commit().await?;
     let disks = store::brought_disk::of_files(vms.db()).await?;
     let wanted: HashSet<String> = uploads.chain(disks.into_iter().map(|id| Origin::File.staged(id))).collect();
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;

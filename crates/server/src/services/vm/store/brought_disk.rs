@@ -23,6 +23,8 @@ pub struct BroughtDiskRow {
     pub project: ProjectId,
     /// Where it comes from.
     pub origin: Origin,
+    /// What the disk is to have whose file is still on its way, in GiB: there is no row of it yet.
+    pub claimed_gb: Option<i64>,
     /// When the worker is to look at it.
     pub work_at: Option<Timestamp>,
     /// Creation.
@@ -35,7 +37,13 @@ impl BroughtDiskRow {
     /// A disk that comes from there, which is due at once.
     pub fn of(disk: &DiskRow, origin: Origin, now: Timestamp) -> Self {
         let (org, project) = (disk.org, disk.project);
-        Self { id: disk.id, org, project, origin, work_at: Some(now), created_at: now, deleted_at: None }
+        let (claimed_gb, work_at, deleted_at) = (None, Some(now), None);
+        Self { id: disk.id, org, project, origin, claimed_gb, work_at, created_at: now, deleted_at }
+    }
+
+    /// What is claimed for a disk whose file is on its way. Nobody works on it.
+    pub fn claim(disk: &DiskRow, now: Timestamp) -> Self {
+        Self { claimed_gb: Some(disk.extent.wanted_gb), work_at: None, ..Self::of(disk, Origin::File, now) }
     }
 }
 
@@ -46,6 +54,7 @@ impl FromRow for BroughtDiskRow {
             org: row.parsed("org_id")?,
             project: row.parsed("project_id")?,
             origin: row.opt_parsed("backup_id")?.map_or(Origin::File, Origin::Backup),
+            claimed_gb: row.opt_int("claimed_gb")?,
             work_at: row.opt_time("work_at")?,
             created_at: row.time("created_at")?,
             deleted_at: row.opt_time("deleted_at")?,
@@ -60,7 +69,7 @@ fn columns(brought: &BroughtDiskRow) -> Columns {
     };
     columns! {
         "id": brought.id, "org_id": brought.org, "project_id": brought.project, "backup_id": backup,
-        "work_at": brought.work_at, "created_at": brought.created_at, "deleted_at": brought.deleted_at,
+        "claimed_gb": brought.claimed_gb, "work_at": brought.work_at, "created_at": brought.created_at, "deleted_at": brought.deleted_at,
     }
 }
 
@@ -91,9 +100,19 @@ pub async fn of_backup(tx: &mut Tx, backup: BackupId) -> Result<Option<BroughtDi
 
 /// All disks that are being made of files which were sent.
 pub async fn of_files(db: &Db) -> Result<Vec<DiskId>, DbError> {
-    let text = "SELECT id FROM brought_disks WHERE backup_id IS NULL AND deleted_at IS NULL";
+    let text = "SELECT id FROM brought_disks WHERE backup_id IS NULL AND claimed_gb IS NULL AND deleted_at IS NULL";
     let rows: Vec<IdRow> = sql(text).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// Gives up what is claimed for a disk whose file is on its way.
+pub async fn release(tx: &mut Tx, disk: DiskId) -> Result<(), DbError> {
+    sql("DELETE FROM brought_disks WHERE id = $1 AND claimed_gb IS NOT NULL").bind(disk).execute(tx).await.map(drop)
+}
+
+/// The same of all: what an earlier service was sent does not come any more.
+pub async fn release_all(tx: &mut Tx) -> Result<(), DbError> {
+    sql("DELETE FROM brought_disks WHERE claimed_gb IS NOT NULL").execute(tx).await.map(drop)
 }
 
 /// Has the worker look at a disk, if it is being brought.
