@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// For requests that the API's messages suggest: what to type instead.
-const COMMANDS: [(&str, &str); 25] = [
+const COMMANDS: [(&str, &str); 28] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -21,6 +21,9 @@ const COMMANDS: [(&str, &str); 25] = [
     ("GET /api/v1/admin/models lists", "berth model list shows"),
     ("GET …/sandbox_templates lists", "berth template list shows"),
     ("GET …/sandboxes lists", "berth sandbox list shows"),
+    ("Take the snapshot without include_memory", "Take it without --include-memory"),
+    ("Pause it without include_memory, as this does", "Pause it so"),
+    ("Fork it without include_memory", "Fork it without --include-memory"),
     ("GET …/networks/ID lists", "berth network show NETWORK lists"),
     ("'GET processes' lists", "berth sandbox ps SANDBOX shows"),
     ("Delete one: GET …/sandbox_uploads lists them", "One that is not built of goes after a day"),
@@ -126,6 +129,14 @@ mod tests {
             retry_after: None,
             request_id: String::new(),
         }
+    }
+
+    #[test]
+    fn what_a_sandbox_with_a_gpu_cannot_do_is_said_in_words_of_the_command_line() {
+        let said = sentence("Fork it without include_memory: the new ones boot from its disk.");
+        assert_eq!(said, "Fork it without --include-memory: the new ones boot from its disk.");
+        let said = sentence("Take the snapshot without include_memory: it has the disk.");
+        assert_eq!(said, "Take it without --include-memory: it has the disk.");
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub struct Quota {
     pub vcpu: QuotaEntry,
     /// Memory in MiB.
     pub memory_mb: QuotaEntry,
+    /// GPUs of VMs and sandboxes.
+    pub gpus: QuotaEntry,
     /// Disks.
     pub disks: QuotaEntry,
     /// Disk in GiB.
@@ -58,6 +60,8 @@ pub struct Limits {
     pub vcpu: Option<i64>,
     /// Memory in MiB.
     pub memory_mb: Option<i64>,
+    /// GPUs of VMs and sandboxes.
+    pub gpus: Option<i64>,
     /// Disks, root disk volumes among them.
     pub disks: Option<i64>,
     /// Disk in GiB.

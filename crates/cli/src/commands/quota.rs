@@ -16,6 +16,7 @@ const WORDS: Words = &[
     ("vms", "--vms"),
     ("vcpu", "--vcpu"),
     ("memory_mb", "--memory-mb"),
+    ("gpus", "--gpus"),
     ("disks", "--disks"),
     ("disk_gb", "--disk-gb"),
     ("sandboxes", "--sandboxes"),
@@ -53,6 +54,9 @@ pub struct SetArgs {
     /// Memory in MiB
     #[arg(long, value_name = "NUMBER|unlimited")]
     memory_mb: Option<String>,
+    /// GPUs of VMs and sandboxes
+    #[arg(long, value_name = "NUMBER|unlimited")]
+    gpus: Option<String>,
     /// Disks, root disk volumes among them
     #[arg(long, value_name = "NUMBER|unlimited")]
     disks: Option<String>,
@@ -86,6 +90,7 @@ impl SetArgs {
             vms: limit("--vms", self.vms.as_deref(), before.vms)?,
             vcpu: limit("--vcpu", self.vcpu.as_deref(), before.vcpu)?,
             memory_mb: limit("--memory-mb", self.memory_mb.as_deref(), before.memory_mb)?,
+            gpus: limit("--gpus", self.gpus.as_deref(), before.gpus)?,
             disks: limit("--disks", self.disks.as_deref(), before.disks)?,
             disk_gb: limit("--disk-gb", self.disk_gb.as_deref(), before.disk_gb)?,
             sandboxes: limit("--sandboxes", self.sandboxes.as_deref(), before.sandboxes)?,
@@ -214,6 +219,7 @@ fn show_limits(limits: &Limits) -> Table {
         ("VMs", limits.vms),
         ("vCPUs", limits.vcpu),
         ("memory (MiB)", limits.memory_mb),
+        ("GPUs", limits.gpus),
         ("disks", limits.disks),
         ("disk (GiB)", limits.disk_gb),
         ("sandboxes", limits.sandboxes),
@@ -240,6 +246,7 @@ fn show_quota(quota: &Quota) -> Table {
         ("VMs", &quota.vms),
         ("vCPUs", &quota.vcpu),
         ("memory (MiB)", &quota.memory_mb),
+        ("GPUs", &quota.gpus),
         ("disks", &quota.disks),
         ("disk (GiB)", &quota.disk_gb),
         ("sandboxes", &quota.sandboxes),

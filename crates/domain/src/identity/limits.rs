@@ -19,6 +19,8 @@ pub struct Limits {
     pub vcpu: Option<i64>,
     /// Memory, in MiB.
     pub memory_mb: Option<i64>,
+    /// GPUs of VMs and sandboxes.
+    pub gpus: Option<i64>,
     /// Disks, root disk volumes among them.
     pub disks: Option<i64>,
     /// Disk, in GiB.
@@ -39,11 +41,12 @@ pub struct Limits {
 
 impl Limits {
     /// Every limit with its name, as requests, rows and the configuration call it.
-    pub fn named(&self) -> [(&'static str, Option<i64>); 11] {
+    pub fn named(&self) -> [(&'static str, Option<i64>); 12] {
         let Self {
             vms,
             vcpu,
             memory_mb,
+            gpus,
             disks,
             disk_gb,
             sandboxes,
@@ -57,6 +60,7 @@ impl Limits {
             ("vms", vms),
             ("vcpu", vcpu),
             ("memory_mb", memory_mb),
+            ("gpus", gpus),
             ("disks", disks),
             ("disk_gb", disk_gb),
             ("sandboxes", sandboxes),
@@ -77,6 +81,7 @@ impl Limits {
             vms: limit("vms")?,
             vcpu: limit("vcpu")?,
             memory_mb: limit("memory_mb")?,
+            gpus: limit("gpus")?,
             disks: limit("disks")?,
             disk_gb: limit("disk_gb")?,
             sandboxes: limit("sandboxes")?,

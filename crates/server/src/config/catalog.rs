@@ -251,16 +251,23 @@ impl Catalog {
         self.vm_configs.iter().find(|c| c.id == id)
     }
 
+    /// Whether anybody can have a size: in a region, by a plan.
+    pub fn offers(&self, config: &VmConfig) -> bool {
+        self.regions.iter().any(|region| config.offered_in(&region.id))
+            && self.plans.iter().any(|plan| plan.covers(&config.id))
+    }
+
     /// Sizes that have GPUs of a model, by its id or name, or by the size's.
     pub fn of_gpu_model<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a VmConfig> {
         let names = move |config: &&VmConfig| [&config.id, &config.name].into_iter().any(|name| name == model);
-        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0 && config.gpu_model.is_some());
+        let has = |config: &&VmConfig| config.gpu_max > 0 && config.gpu_model.is_some() && self.offers(config);
+        let with = self.vm_configs.iter().filter(has);
         with.filter(move |config| config.gpu_model.as_deref() == Some(model) || names(config))
     }
 
     /// Models of GPUs on offer, each once, as sizes name them.
     pub fn gpu_models(&self) -> BTreeSet<&str> {
-        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0);
+        let with = self.vm_configs.iter().filter(|config| config.gpu_max > 0 && self.offers(config));
         with.filter_map(|config| config.gpu_model.as_deref()).collect()
     }
 
@@ -310,6 +317,28 @@ mod tests {
 
     fn at(bus: usize, gpu: Gpu) -> Gpu {
         Gpu { address: format!("0000:{bus:02x}:00.0").parse().unwrap(), ..gpu }
+    }
+
+    #[test]
+    fn a_gpu_is_on_offer_where_a_region_and_a_plan_have_its_size() {
+        let mut catalog = Catalog::default();
+        let with =
+            VmConfig { id: "big".into(), gpu_model: Some("a100".into()), gpu_max: 1, ..catalog.vm_configs[0].clone() };
+        catalog.vm_configs.push(with);
+        let is_offered = |catalog: &Catalog| {
+            assert_eq!(catalog.of_gpu_model("a100").count(), catalog.gpu_models().len());
+            catalog.gpu_models().contains("a100")
+        };
+        assert!(is_offered(&catalog));
+        let (size, mut elsewhere, mut planless) = (catalog.vm_configs.len() - 1, catalog.clone(), catalog.clone());
+        elsewhere.vm_configs[size].regions = vec!["elsewhere".into()];
+        assert!(!is_offered(&elsewhere));
+        elsewhere.vm_configs[size].regions.push(catalog.regions[0].id.clone());
+        assert!(is_offered(&elsewhere));
+        planless.plans.iter_mut().for_each(|plan| plan.vm_configs = vec![catalog.vm_configs[0].id.clone()]);
+        assert!(!is_offered(&planless));
+        planless.plans[0].vm_configs.push("big".into());
+        assert!(is_offered(&planless));
     }
 
     #[test]

@@ -84,6 +84,7 @@ const STEPS: &[Step] = steps![
     56 "0056" "hidden_copies",
     57 "0057" "ssh_keys_state",
     58 "0058" "brought_disks",
+    59 "0059" "gpu_quotas",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

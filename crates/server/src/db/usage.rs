@@ -48,6 +48,8 @@ pub struct Held {
     pub vcpu: i64,
     /// Memory of all VMs, in MiB.
     pub memory_mb: i64,
+    /// GPUs of all VMs and sandboxes, also of those that are stopped or paused.
+    pub gpus: i64,
     /// Disks, root disk volumes, snapshots of disks, backups, images of the project and disks whose files are on their way
     /// among them.
     pub disks: i64,
@@ -65,6 +67,7 @@ impl FromRow for Held {
             vms: row.int("vms")?,
             vcpu: row.int("vcpu")?,
             memory_mb: row.int("memory_mb")?,
+            gpus: row.int("gpus")?,
             disks: row.int("disks")?,
             disk_gb: row.int("disk_gb")?,
             sandboxes: row.int("sandboxes")?,
@@ -83,21 +86,22 @@ pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
 fn rows(of: &str) -> String {
     format!(
         "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
-         memory_mb AS mib, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, claimed_gb, 0, 0 FROM brought_disks WHERE {of}claimed_gb IS NOT NULL AND deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, CASE WHEN size_bytes IS NULL THEN size_gb \
+         memory_mb AS mib, gpu_config_count AS gpu, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, claimed_gb, 0, 0 FROM brought_disks WHERE {of}claimed_gb IS NOT NULL AND deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, CASE WHEN size_bytes IS NULL THEN size_gb \
          ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}status <> 'failed' AND deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM project_images WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM project_images WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, gpu_config_count, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
+         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"
     )
 }
 
 /// The columns of [`Held`].
 fn sums() -> String {
-    let names = [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("disk", "disks"), ("gib", "disk_gb")];
+    let names =
+        [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("gpu", "gpus"), ("disk", "disks"), ("gib", "disk_gb")];
     let sums = names
         .iter()
         .chain(&[("sandbox", "sandboxes"), ("network", "networks")])

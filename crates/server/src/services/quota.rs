@@ -108,10 +108,11 @@ async fn within(tx: &mut Tx, whose: Whose, limits: &Limits, wanted: Held) -> Res
 /// What is counted in rows: its name for people, how much of it, and what limits it.
 type Counted = (&'static str, fn(&Held) -> i64, fn(&Limits) -> Option<i64>);
 
-const COUNTED: [Counted; 7] = [
+const COUNTED: [Counted; 8] = [
     ("VMs", |held| held.vms, |limits| limits.vms),
     ("virtual CPUs", |held| held.vcpu, |limits| limits.vcpu),
     ("MiB of memory", |held| held.memory_mb, |limits| limits.memory_mb),
+    ("GPUs", |held| held.gpus, |limits| limits.gpus),
     ("disks", |held| held.disks, |limits| limits.disks),
     ("GiB of disk", |held| held.disk_gb, |limits| limits.disk_gb),
     ("sandboxes", |held| held.sandboxes, |limits| limits.sandboxes),
@@ -143,6 +144,8 @@ pub struct QuotaView {
     vcpu: Quota,
     /// Memory, in MiB.
     memory_mb: Quota,
+    /// GPUs of VMs and sandboxes, also of those that are stopped or paused.
+    gpus: Quota,
     /// Disks.
     disks: Quota,
     /// Disk, in GiB.
@@ -196,6 +199,7 @@ impl QuotaView {
             vms: quota(held.vms, limits.vms),
             vcpu: quota(held.vcpu, limits.vcpu),
             memory_mb: quota(held.memory_mb, limits.memory_mb),
+            gpus: quota(held.gpus, limits.gpus),
             disks: quota(held.disks, limits.disks),
             disk_gb: quota(held.disk_gb, limits.disk_gb),
             sandboxes: quota(held.sandboxes, limits.sandboxes),

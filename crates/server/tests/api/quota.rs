@@ -189,7 +189,7 @@ async fn nothing_is_limited_unless_somebody_says_so() {
     let ada = platform.sign_up("ada@example.com").await;
     let (org, _) = of_org(&ada);
     for quota in [ada.get("/quota").await.body, ada.get(&format!("{org}/quota")).await.body] {
-        for counted in ["vms", "vcpu", "memory_mb", "disks", "disk_gb", "sandboxes", "networks"] {
+        for counted in ["vms", "vcpu", "memory_mb", "gpus", "disks", "disk_gb", "sandboxes", "networks"] {
             assert_eq!(quota[counted]["limit"], Value::Null, "{counted}");
         }
         for rate in ["requests_per_minute", "tokens_per_minute", "spend_per_month"] {

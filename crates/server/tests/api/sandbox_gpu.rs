@@ -249,6 +249,45 @@ async fn a_sandbox_whose_start_fails_or_whose_service_dies_gives_its_gpu_back() 
     assert_eq!((held(&platform).await, platform.engine.assigned()), (0, 0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_counts_the_gpus_of_vms_and_sandboxes_together() {
+    let platform = with_gpus(&[FIRST, SECOND]).await;
+    let caller = &platform.admin;
+    let org = caller.org().rsplit('/').next().expect("an id");
+    let limits = format!("/api/v1/admin/orgs/{org}/quota");
+    let bound = async |gpus: Value| assert_eq!(caller.put(&limits, json!({"gpus": gpus})).await.status, 200);
+    let with_gpus = |name: &str, count: i64| {
+        let mut wanted = vm(name);
+        (wanted["vm_config_id"], wanted["gpu_config_count"]) = (json!(MODEL), json!(count));
+        wanted
+    };
+    bound(json!(1)).await;
+    caller.post("/vms", with_gpus("web", 2)).await.refused(403, "quota_exceeded");
+    let mut two = with_gpus("web", 1);
+    two["count"] = json!(2);
+    caller.post("/vms", two).await.refused(403, "quota_exceeded");
+    let sandbox = ready(caller, body("one")).await;
+    caller.post("/vms", with_gpus("web", 1)).await.refused(403, "quota_exceeded");
+    caller.post("/sandboxes", body("two")).await.refused(403, "quota_exceeded");
+    let refused = caller.post(&format!("/sandboxes/{sandbox}/fork"), json!({"include_memory": false})).await;
+    refused.refused(403, "quota_exceeded");
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("1 GPUs")), "{refused:?}");
+    assert_eq!(caller.post("/sandboxes", json!({"name": "without"})).await.status, 201);
+    let quota = caller.get("/quota").await.body;
+    assert_eq!(quota["gpus"], json!({"used": 1, "limit": null}), "it is the organization's");
+    bound(json!(2)).await;
+    caller.create_vm(with_gpus("web", 1)).await;
+    let org_quota = caller.get(&format!("{}/quota", caller.org())).await.body;
+    assert_eq!(org_quota["gpus"], json!({"used": 2, "limit": 2}));
+    let usage = caller.get("/api/v1/admin/usage").await;
+    assert_eq!(usage.body["data"][0]["gpus"], 2, "{usage:?}");
+    bound(json!(3)).await;
+    let forked = caller.post(&format!("/sandboxes/{sandbox}/fork"), json!({"include_memory": false})).await;
+    assert_eq!(forked.status, 201, "{forked:?}");
+    bound(Value::Null).await;
+    assert_eq!(caller.post("/sandboxes", body("three")).await.status, 201);
+}
+
 /// Whatever happens to VMs, sandboxes and the service: no part of a GPU is two machines', and none is left over.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_part_is_two_machines_whatever_happens() {

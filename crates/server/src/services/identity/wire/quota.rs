@@ -17,6 +17,9 @@ pub struct LimitsView {
     /// Memory, in MiB.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     memory_mb: Option<i64>,
+    /// GPUs of VMs and sandboxes.
+    #[schema(minimum = 0, maximum = 1_000_000_000)]
+    gpus: Option<i64>,
     /// Disks, root disk volumes among them.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     disks: Option<i64>,
@@ -49,6 +52,7 @@ impl From<Limits> for LimitsView {
             vms,
             vcpu,
             memory_mb,
+            gpus,
             disks,
             disk_gb,
             sandboxes,
@@ -62,6 +66,7 @@ impl From<Limits> for LimitsView {
             vms,
             vcpu,
             memory_mb,
+            gpus,
             disks,
             disk_gb,
             sandboxes,

@@ -21,6 +21,8 @@ pub struct UsageView {
     vcpu: i64,
     /// Memory of all VMs, in MiB.
     memory_mb: i64,
+    /// GPUs of all VMs and sandboxes.
+    gpus: i64,
     /// Disks.
     disks: i64,
     /// Their sizes summed, in GiB.
@@ -34,8 +36,8 @@ pub struct UsageView {
 impl From<UsageRow> for UsageView {
     fn from(row: UsageRow) -> Self {
         let UsageRow { org, project, running, held } = row;
-        let Held { vms, vcpu, memory_mb, disks, disk_gb, sandboxes, networks } = held;
+        let Held { vms, vcpu, memory_mb, gpus, disks, disk_gb, sandboxes, networks } = held;
         let (org_id, project_id) = (org.to_string(), project.to_string());
-        Self { org_id, project_id, vms, running, vcpu, memory_mb, disks, disk_gb, sandboxes, networks }
+        Self { org_id, project_id, vms, running, vcpu, memory_mb, gpus, disks, disk_gb, sandboxes, networks }
     }
 }

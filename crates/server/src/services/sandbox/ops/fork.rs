@@ -51,7 +51,7 @@ pub async fn fork(
     let networks = membership::still_open(&mut tx, scope.into(), &inherited).await?;
     let members = usize::try_from(request.count).map_err(Error::internal)?;
     let mut places = membership::of_several(&mut tx, &networks, members).await?.into_iter();
-    admit(&mut tx, scope, request.count, now).await?;
+    admit(&mut tx, scope, (request.count, source.gpu_config_count), now).await?;
     let origin = if let Some(snapshot) = &named_one {
         snapshot.clone()
     } else {

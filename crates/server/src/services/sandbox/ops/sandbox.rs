@@ -47,7 +47,7 @@ pub async fn create(
         Origin::Template(name) => {
             let template = template(&mut tx, scope, name).await?;
             let networks = join(&mut tx, scope, request.networks.as_deref(), &[]).await?;
-            admit(&mut tx, scope, 1, now).await?;
+            admit(&mut tx, scope, (1, request.gpu_config_count), now).await?;
             let row = SandboxRow { networks, ..of_template(scope, &template, now) };
             // One that waits was captured, and knows no GPU.
             if gpu_model.is_some() { (row, None) } else { with_warm(&mut tx, sandboxes, row, &template).await? }
@@ -55,7 +55,7 @@ pub async fn create(
         Origin::Snapshot(id) => {
             let snapshot = snapshot::ready(&mut tx, scope, *id).await?;
             let networks = join(&mut tx, scope, request.networks.as_deref(), &snapshot.networks).await?;
-            admit(&mut tx, scope, 1, now).await?;
+            admit(&mut tx, scope, (1, request.gpu_config_count), now).await?;
             (SandboxRow { snapshot: Some(*id), networks, ..of_snapshot(scope, &snapshot, now) }, None)
         }
     };
@@ -118,9 +118,9 @@ async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow>
     Ok(found)
 }
 
-/// Refuses with 403 what a quota does not allow.
-pub(super) async fn admit(tx: &mut Tx, scope: &Scope, wanted: i64, now: Timestamp) -> Result<()> {
-    quota::admit(tx, scope, Held { sandboxes: wanted, ..Held::default() }, now).await
+/// Refuses with 403 what a quota does not allow: so many, with so many GPUs each.
+pub(super) async fn admit(tx: &mut Tx, scope: &Scope, (wanted, gpus): (i64, i64), now: Timestamp) -> Result<()> {
+    quota::admit(tx, scope, Held { sandboxes: wanted, gpus: wanted.saturating_mul(gpus), ..Held::default() }, now).await
 }
 
 fn fill(row: &mut SandboxRow, request: CreateSandbox) {

@@ -167,6 +167,7 @@ fn wanted(request: &CreateVm, vcpu: i64, memory_mb: i64) -> Held {
         vms,
         vcpu: vms * vcpu,
         memory_mb: vms * memory_mb,
+        gpus: vms * request.gpu_config_count,
         disks: vms * disks,
         disk_gb: vms * disk_gb,
         ..Held::default()
