@@ -3,7 +3,8 @@
 //! Compiled only with the feature `faults`; the shipped binary has none of it. `BERTH_FAULT` holds
 //! `point=action[:nth]`, several separated by commas; actions are `kill` (SIGKILL to ourselves),
 //! `fail` (the step reports a fault), `fails` (it does so every time) and `wait` (the step waits until the file is there
-//! that `BERTH_FAULT_GO` names, and reports a fault where nobody makes it within a minute).
+//! that `BERTH_FAULT_GO` names, and reports a fault where nobody makes it within a minute). What a test writes to the file
+//! that `BERTH_FAULT_LATER` names is added to them while the service runs, which removes the file.
 
 /// Passes a fault point. The error is what a failing step would report.
 #[cfg(not(feature = "faults"))]
@@ -33,20 +34,33 @@ mod active {
         remaining: u32,
     }
 
-    static FAULTS: LazyLock<Mutex<HashMap<String, Fault>>> = LazyLock::new(|| {
-        let text = std::env::var("BERTH_FAULT").unwrap_or_default();
-        let faults = text.split(',').filter_map(|entry| {
+    static FAULTS: LazyLock<Mutex<HashMap<String, Fault>>> =
+        LazyLock::new(|| Mutex::new(read(&std::env::var("BERTH_FAULT").unwrap_or_default()).collect()));
+    static LATER: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| std::env::var_os("BERTH_FAULT_LATER").map(PathBuf::from));
+
+    fn read(text: &str) -> impl Iterator<Item = (String, Fault)> {
+        text.split(',').filter_map(|entry| {
             let (point, action) = entry.trim().split_once('=')?;
             let (action, nth) = action.split_once(':').unwrap_or((action, "1"));
             Some((point.to_owned(), Fault { action: action.to_owned(), remaining: nth.parse().unwrap_or(1) }))
-        });
-        Mutex::new(faults.collect())
-    });
+        })
+    }
+
+    /// Adds what a test wrote since the last point.
+    fn take_later(faults: &mut HashMap<String, Fault>) {
+        let Some(file) = &*LATER else { return };
+        if let Ok(text) = std::fs::read_to_string(file) {
+            let _ = std::fs::remove_file(file);
+            faults.extend(read(&text));
+        }
+    }
 
     /// Passes a fault point.
     pub async fn point(name: &str) -> Result<(), String> {
         let action = {
             let mut faults = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+            take_later(&mut faults);
             let Some(fault) = faults.get_mut(name) else {
                 return Ok(());
             };

@@ -13,10 +13,12 @@ mod generations;
 mod gpus;
 mod networks;
 mod platform;
+mod port;
 mod refusals;
 mod sandboxes;
 mod service;
 mod snapshots;
+mod still;
 pub mod upstream;
 
 pub use body::{key, vm};

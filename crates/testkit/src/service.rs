@@ -1,21 +1,19 @@
 //! A service in its own process, over real machines: for tests with SIGKILL and the command line.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::ops::Range;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use berth_qemu::groups;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::Caller;
+use crate::port::free_port;
+use crate::{Caller, still};
 
 const EMAIL: &str = "admin@example.com";
 const PASSWORD: &str = "a quiet harbour at night";
@@ -45,31 +43,6 @@ pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option
     }
 }
 
-/// Ports of services: below those that Linux gives to connections (from 32768 on), so that no connection takes the port
-/// of a service that is starting again.
-const PORTS: Range<u32> = 10_000..32_000;
-
-/// A free port, and a reservation that keeps other tests' services from it.
-fn port() -> (u16, UnixDatagram) {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    // Concurrent processes begin at different places.
-    let first = std::process::id().wrapping_mul(101);
-    let of = |n: u32| u16::try_from(PORTS.start + first.wrapping_add(n) % (PORTS.end - PORTS.start)).ok();
-    let next = || of(TAKEN.fetch_add(1, Ordering::Relaxed));
-    let free = |port: u16| {
-        let held = hold(port)?;
-        TcpListener::bind(("127.0.0.1", port)).ok().map(|_| (port, held))
-    };
-    std::iter::repeat_with(next).take(PORTS.len()).flatten().find_map(free).expect("a free port")
-}
-
-/// Reserves a port against other services until it is dropped, whether anything listens or not: by a name that only one
-/// socket of a network namespace can have, just like a port.
-fn hold(port: u16) -> Option<UnixDatagram> {
-    let name = SocketAddr::from_abstract_name(format!("berth-test-port-{port}")).ok()?;
-    UnixDatagram::bind_addr(&name).ok()
-}
-
 /// A service. Dropping it ends its machines and processes, and removes its files.
 pub struct Service {
     /// Its data folder.
@@ -94,7 +67,7 @@ impl Service {
         for image in wanted {
             link(&images().join(image), &dir.path().join("images").join(image));
         }
-        let (port, held) = port();
+        let (port, held) = free_port();
         let listen = format!("127.0.0.1:{port}");
         // Each service gives out its own addresses, so that concurrent tests do not collide.
         let config = format!("[vm]\n{BOOTS}\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
@@ -112,6 +85,15 @@ impl Service {
             log_before: 0,
             _original: None,
         }
+    }
+
+    /// The same whose guests stand still ([`still`]): for tests that ask nothing of a guest but that its machine is there.
+    pub fn with_still_guests(binary: &str, wanted: &[&str]) -> Self {
+        let service = Self::new(binary, wanted);
+        for image in wanted {
+            still::put_into(&service.dir.path().join("images").join(image));
+        }
+        service
     }
 
     /// A service on a copy of the folder of a stopped one, with everything that one made.
@@ -189,11 +171,29 @@ impl Service {
         let mut command = Command::new(&self.binary);
         command.arg(verb).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
         command.env("BERTH_CONFIG", self.dir.path().join("berth.toml")).env("BERTH_ACCEL", "tcg");
+        command.env("BERTH_FAULT_LATER", self.later_faults());
         command.env("BERTH_ADMIN_EMAIL", EMAIL).env("BERTH_ADMIN_PASSWORD", PASSWORD);
         command.envs(self.environment.iter().map(|(n, v)| (n, v))).stdin(Stdio::null());
         let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_file()).expect("a log");
         command.stdout(log.try_clone().expect("a log")).stderr(log);
         command
+    }
+
+    /// Where a service that runs finds more faults.
+    fn later_faults(&self) -> PathBuf {
+        self.dir.path().join("faults")
+    }
+
+    /// Whether its process was started and not waited for yet.
+    pub const fn is_started(&self) -> bool {
+        self.child.is_some()
+    }
+
+    /// Adds faults, as `BERTH_FAULT` has them, to those of a service that runs.
+    pub fn add_faults(&self, faults: &str) {
+        let file = self.later_faults();
+        let whole = file.with_extension("new");
+        std::fs::write(&whole, faults).and_then(|()| std::fs::rename(whole, file)).expect("a file");
     }
 
     fn log_file(&self) -> PathBuf {
@@ -226,6 +226,7 @@ impl Service {
     /// killed predecessor had just forked holds the port until it executes its program, and then cuts off every client
     /// that waits there.
     pub fn start_as(&mut self, mut command: Command) {
+        assert!(self.child.is_none(), "it was started before");
         self.log_before = self.log().len();
         let child = self.child.insert(command.spawn().expect("the service starts"));
         eventually("the service", 120, || {
@@ -445,13 +446,6 @@ mod tests {
 
     fn sleeper(dir: &Path) -> Child {
         Command::new("sleep").arg("1000").current_dir(dir).spawn().expect("a process")
-    }
-
-    #[test]
-    fn its_port_is_nobody_else_s_before_it_listens() {
-        let service = service();
-        let port = service.listen.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
-        assert!(hold(port).is_none());
     }
 
     #[test]

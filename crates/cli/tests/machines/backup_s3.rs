@@ -129,12 +129,11 @@ impl Server {
 async fn a_service_that_dies_leaves_in_a_bucket_what_its_backup_is() {
     let server = Server::start().await;
     server.trusts_everybody().await;
+    let mut service = server.service();
+    service.start();
     for point in POINTS {
-        let mut service = server.service();
-        service.start();
         let caller = service.admin().await;
         let disk = written(&service, &caller).await;
-        service.kill();
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, "/backups", json!({"disk_id": disk}), 201).await;
         })

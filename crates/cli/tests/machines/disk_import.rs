@@ -89,8 +89,8 @@ async fn send(caller: &Caller) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_goes_on_after_a_kill() {
+    let mut service = impatient();
     for point in MADE {
-        let mut service = impatient();
         let caller = killed_at(&mut service, point, send).await;
         let id = id_of(&caller.get("/disks").await.body["data"][0]);
         let path = format!("/disks/{id}");

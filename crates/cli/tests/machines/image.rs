@@ -9,6 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
+use crate::crash::{killed_at, service as with_still_guests};
 use crate::shell::signed_in;
 
 /// A boot sector that writes a line to the serial port through the firmware, and halts.
@@ -84,17 +85,6 @@ const REMOVAL: &[&str] = &["image.remove.before", "image.remove.done", "image.re
 const MISS: &[&str] = &["image.miss.before", "image.miss.after"];
 const RECORD: &[&str] = &["image.record.before", "image.record.after"];
 
-/// Kills the service at a point of what is done to an image, starts it again, and answers its log until then.
-async fn killed_at(service: &mut Service, point: &str, operation: impl AsyncFnOnce(&Caller)) -> Caller {
-    service.set("BERTH_FAULT", &format!("{point}=kill"));
-    service.start();
-    let caller = service.admin().await;
-    operation(&caller).await;
-    service.died_at(point);
-    service.start();
-    service.admin().await
-}
-
 async fn ready(caller: &Caller) {
     let image = |c: Caller| async move { c.get("/api/v1/images/foreign").await.body };
     caller.until("the image", |c| async move { image(c).await["status"] == "ready" }).await;
@@ -131,9 +121,9 @@ async fn rows_follow_the_host_after_a_kill() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_import_goes_on_after_a_kill() {
     let url = served(disk());
+    let mut service = with_still_guests();
     for point in IMPORT {
         for uploaded in [false, true] {
-            let mut service = Service::new(BERTH, &["micro"]);
             let caller = killed_at(&mut service, point, async |caller| {
                 if uploaded {
                     // The service may be gone before it has answered.
@@ -149,19 +139,23 @@ async fn an_import_goes_on_after_a_kill() {
             let mut images = service.files("images");
             images.sort();
             assert_eq!(images, ["foreign", "micro"], "{point}");
+            assert_eq!(caller.delete("/api/v1/images/foreign").await.status, 204);
+            eventually("the end of its files", 10, || (service.files("images") == ["micro"]).then_some(()));
+            let is_gone = async |c: Caller| c.get("/api/v1/images/foreign").await.status == 404;
+            caller.until("its end", is_gone).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removal_goes_on_after_a_kill() {
+    let mut service = with_still_guests();
+    service.start();
     for point in REMOVAL {
-        let mut service = Service::started(BERTH, &["micro"]);
         let caller = service.admin().await;
         let request = caller.request(Method::PUT, "/api/v1/images/foreign/content").body(disk());
         assert_eq!(caller.send(request).await.status, 201);
         ready(&caller).await;
-        service.kill();
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::DELETE, "/api/v1/images/foreign", Value::Null, 204).await;
         })

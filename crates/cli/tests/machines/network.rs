@@ -173,9 +173,9 @@ async fn a_guest_does_not_reach_its_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_is_carried_again() {
+    let mut service = service();
     for point in NETWORK {
         // At the machine's start.
-        let mut service = service();
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, "/vms", body(), 201).await;
         })

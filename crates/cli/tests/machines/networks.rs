@@ -256,8 +256,8 @@ async fn a_vm_whose_network_has_no_switch_has_its_ports_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_is_made_again_wherever_the_service_died() {
+    let mut service = service();
     for point in SWITCH {
-        let mut service = service();
         let caller = killed_at(&mut service, point, async |caller| {
             let lan = network(caller).await;
             let mut body = body();

@@ -171,17 +171,12 @@ fn sum_of(file: &Path) -> String {
     String::from_utf8_lossy(&sum.stdout).into_owned()
 }
 
-/// A service with a VM that runs, and the id of its root disk.
-async fn with_root() -> (Service, String) {
-    let mut service = impatient();
-    service.start();
-    let caller = service.admin().await;
+/// The id of the root disk of a VM that runs.
+async fn running_root(caller: &Caller) -> String {
     let mut body = berth_testkit::vm("web");
     body["delete_root_disk"] = json!(true);
     let vm = caller.create_vm(body).await;
-    let root = id_of(&caller.reaches(&vm, "running").await["root_disk"]);
-    service.kill();
-    (service, root)
+    id_of(&caller.reaches(&vm, "running").await["root_disk"])
 }
 
 /// Deletes everything, and asserts that the host has nothing any more.
@@ -208,8 +203,10 @@ async fn leaves_nothing(service: &Service, caller: &Caller, point: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_made_on_and_goes() {
+    let mut service = impatient();
+    service.start();
     for point in MADE.iter().chain(REMOVED) {
-        let (mut service, root) = with_root().await;
+        let root = running_root(&service.admin().await).await;
         let body = json!({"from_root_disk": root, "name": "mine"});
         let caller = killed_at(&mut service, point, async |caller| {
             let id = caller.post("/images", body).await.id();
@@ -231,7 +228,10 @@ async fn an_image_is_made_on_and_goes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_whose_copy_fails_is_told_of_and_leaves_nothing() {
     for point in FAILED {
-        let (mut service, root) = with_root().await;
+        let mut service = impatient();
+        service.start();
+        let root = running_root(&service.admin().await).await;
+        service.kill();
         // No copy has a place beside the disk.
         service.configure("disk_overcommit = 0.000001\n");
         let body = json!({"from_root_disk": root, "name": "mine"});

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::crash::killed_at;
+use crate::crash::{killed_at, stopped};
 
 // The points at which the service is killed, by what it was doing.
 const TELL: &[&str] = &["network.tell.before", "network.tell.done", "network.tell.after"];
@@ -30,8 +30,8 @@ fn every_step_of_a_network_has_points_at_which_the_service_is_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_goes_on() {
+    let mut service = Service::new(BERTH, &[]);
     for point in TELL {
-        let mut service = Service::new(BERTH, &[]);
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, "/networks", json!({"name": "lan"}), 201).await;
         })
@@ -45,8 +45,8 @@ async fn a_network_goes_on() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_that_is_deleted_goes() {
+    let mut service = Service::new(BERTH, &[]);
     for point in REMOVAL {
-        let mut service = Service::new(BERTH, &[]);
         let caller = killed_at(&mut service, point, async |caller| {
             let id = caller.post("/networks", json!({"name": "lan"})).await.id();
             caller.ask(Method::DELETE, &format!("/networks/{id}"), Value::Null, 204).await;
@@ -58,5 +58,8 @@ async fn a_network_that_is_deleted_goes() {
         let next = caller.post("/networks", json!({"name": "lan"})).await;
         assert_eq!((next.status, &next.body["cidr"]), (201, &json!("10.128.0.0/24")), "{point}");
         has(&service, 1);
+        assert_eq!(caller.delete(&format!("/networks/{}", next.id())).await.status, 204);
+        has(&service, 0);
+        stopped(&mut service);
     }
 }

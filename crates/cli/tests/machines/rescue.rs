@@ -4,7 +4,7 @@ use berth_testkit::{Caller, Service};
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::crash::{killed_at, leaves_nothing, with_machine};
+use crate::crash::{killed_at, leaves_nothing, runs_again, with_machine};
 use crate::guest::{ready, says, with_login};
 
 // The points at which the service is killed, by what it was doing.
@@ -118,36 +118,38 @@ async fn a_vm_is_repaired_with_its_disks_beside_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rescue_goes_on() {
+    let (mut service, id) = with_machine().await;
     for point in RESCUE {
-        let (mut service, id) = with_machine().await;
         let caller = killed_at(&mut service, point, async |caller| {
             assert_eq!(caller.act(&format!("/vms/{id}/rescue")).await.status, 202);
         })
         .await;
         let vm = caller.reaches(&id, "running").await;
         assert!(vm["rescue"] == true && rescue_disk(&service, &id), "{point}: {vm}");
-        leaves_nothing(&service, &caller, &id).await;
+        verb(&caller, &id, "restart", "running").await;
     }
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_of_a_rescue_goes_on() {
     let ends = RETURN.iter().map(|point| ("restart", "running", point));
+    let (mut service, id) = with_machine().await;
     for (verb, status, point) in ends.chain(STOP.iter().map(|point| ("stop", "stopped", point))) {
-        let (mut service, id) = with_machine().await;
-        service.start();
         let caller = service.admin().await;
         assert_eq!(caller.act(&format!("/vms/{id}/rescue")).await.status, 202);
         assert_eq!(caller.reaches(&id, "running").await["rescue"], true);
-        service.kill();
         let caller = killed_at(&mut service, point, async |caller| {
             assert_eq!(caller.act(&format!("/vms/{id}/{verb}")).await.status, 202);
         })
         .await;
         let vm = caller.reaches(&id, status).await;
         assert!(vm["rescue"] == false && !rescue_disk(&service, &id), "{point}: {vm}");
-        leaves_nothing(&service, &caller, &id).await;
+        if status == "stopped" {
+            runs_again(&caller, &id).await;
+        }
     }
+    leaves_nothing(&service, &service.admin().await, &id).await;
 }
 
 /// Takes minutes: `script/soak` runs it.

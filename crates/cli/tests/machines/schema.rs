@@ -9,7 +9,8 @@ use crate::BERTH;
 #[tokio::test(flavor = "multi_thread")]
 async fn schemathesis_finds_nothing() {
     let program = std::env::var("BERTH_TEST_SCHEMATHESIS").expect("schemathesis; type: script/test");
-    let service = Service::started(BERTH, &["micro"]);
+    let mut service = Service::with_still_guests(BERTH, &["micro"]);
+    service.start();
     let caller = service.admin().await;
     let mut command = Command::new(program);
     command.args([

@@ -187,7 +187,8 @@ async fn a_root_disk_can_boot_another_machine() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_machines_at_once() {
-    let service = Service::started(BERTH, &["micro"]);
+    let mut service = Service::with_still_guests(BERTH, &["micro"]);
+    service.start();
     let caller = service.admin().await;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..6 {

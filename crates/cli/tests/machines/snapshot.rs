@@ -90,14 +90,13 @@ async fn a_vm_is_made_of_what_another_was_while_it_ran() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_disk_of_a_snapshot_is_made_on() {
+    let mut service = impatient();
+    service.start();
     for point in ROOT {
-        let mut service = impatient();
-        service.start();
         let caller = service.admin().await;
         let first = caller.create_vm(berth_testkit::vm("web")).await;
         let vm = caller.reaches(&first, "running").await;
         let snapshot = taken(&caller, json!({"root_disk_id": id_of(&vm["root_disk"])})).await;
-        service.kill();
         let body = begin_with(berth_testkit::vm("again"), &snapshot);
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, "/vms", body, 201).await;
@@ -118,9 +117,9 @@ async fn a_root_disk_of_a_snapshot_is_made_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_data_disk_of_a_snapshot_is_made_on() {
     const PLACE: u64 = 5 << 30;
+    let mut service = impatient();
+    service.start();
     for point in DATA {
-        let mut service = impatient();
-        service.start();
         let caller = service.admin().await;
         let disk = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
         let first = caller.post("/disks", disk).await.id();
@@ -132,7 +131,6 @@ async fn a_data_disk_of_a_snapshot_is_made_on() {
         let snapshot = taken(&caller, json!({"disk_id": first})).await;
         whole.write_all_at(b"after!", PLACE).expect("a write");
         let known = file(&first).parent().expect("a folder").to_owned();
-        service.kill();
         let body =
             json!({"name": "more", "type": "block", "size_gb": 12, "region_id": "local", "snapshot_id": snapshot});
         let caller = killed_at(&mut service, point, async |caller| {

@@ -91,7 +91,7 @@ async fn a_snapshot_with_memory_keeps_its_processes() {
 }
 
 /// Forks of a usual run; `BERTH_TEST_FORKS` asks for others, up to 100.
-const FORKS: usize = 20;
+const FORKS: usize = 8;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_of_many_forks_is_another() {
