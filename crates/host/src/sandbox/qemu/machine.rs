@@ -7,8 +7,9 @@ use std::sync::Arc;
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use berth_domain::agent::control::{Boot, Identity, Interface};
+use berth_domain::agent::control::{Boot, Identity, Interface, Interface6};
 use berth_domain::ids::{LayerId, MachineId};
+use berth_domain::network::LOCAL6;
 use berth_egress::program::process;
 use berth_qemu::machine::{self, Assigned};
 use berth_qemu::sandbox::{self, Begin, Layer};
@@ -342,7 +343,8 @@ pub(super) fn identity_of(guest: &str, hostname: &str, unix_micros: i64) -> Resu
     })
 }
 
-/// How a guest sets up its card.
+/// How a guest sets up its card: in the same way whichever networks it belongs to, so that what was captured has it, and a
+/// start asks for nothing. In IPv6 there is a way to networks of projects alone.
 fn network() -> Interface {
     Interface {
         mac: None,
@@ -350,6 +352,12 @@ fn network() -> Interface {
         prefix: berth_egress::PREFIX,
         gateway: berth_egress::GATEWAY.to_string(),
         dns: berth_egress::RESOLVER.to_string(),
+        ipv6: Some(Interface6 {
+            address: berth_egress::GUEST6.to_string(),
+            prefix: berth_egress::PREFIX6,
+            gateway: berth_egress::GATEWAY6.to_string(),
+            to: LOCAL6.to_string(),
+        }),
     }
 }
 
