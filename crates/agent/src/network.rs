@@ -52,10 +52,25 @@ pub fn set_up(wanted: Option<&Interface>) -> io::Result<()> {
     if wanted.is_some() && known.as_ref() == wanted {
         return Ok(());
     }
-    *known = None;
-    make(wanted)?;
+    match (wanted, known.take()) {
+        // One that goes on from its template's memory may belong to a network, which the template does not.
+        (Some(wanted), Some(before)) if is_same_ipv4(wanted, &before) => change_ipv6(wanted)?,
+        _ => make(wanted)?,
+    }
     *known = wanted.cloned();
     Ok(())
+}
+
+fn is_same_ipv4(one: &Interface, other: &Interface) -> bool {
+    Interface { ipv6: None, ..one.clone() } == Interface { ipv6: None, ..other.clone() }
+}
+
+fn change_ipv6(wanted: &Interface) -> io::Result<()> {
+    without_ipv6();
+    match (&wanted.ipv6, first_interface()?) {
+        (Some(network), Some((interface, name))) => with_ipv6(&Kernel::open()?, interface, &name, network),
+        _ => Ok(()),
+    }
 }
 
 fn make(wanted: Option<&Interface>) -> io::Result<()> {
@@ -214,6 +229,18 @@ impl Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changes_in_ipv6_alone_leaves_ipv4_as_it_is() {
+        let text = |address: &str| {
+            let six = r#""ipv6": {"address": "fd00::15", "prefix": 64, "gateway": "fd00::2", "to": "fd00::/8"}"#;
+            format!(r#"{{"address": "{address}", "prefix": 24, "gateway": "10.0.2.2", "dns": "10.0.2.3", {six}}}"#)
+        };
+        let both: Interface = serde_json::from_str(&text("10.0.2.15")).unwrap();
+        let four = Interface { ipv6: None, ..both.clone() };
+        assert!(both != four && is_same_ipv4(&four, &both) && is_same_ipv4(&both, &four));
+        assert!(!is_same_ipv4(&serde_json::from_str(&text("10.0.2.16")).unwrap(), &both));
+    }
 
     #[test]
     fn hardware_addresses_are_read() {

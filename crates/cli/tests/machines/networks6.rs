@@ -48,6 +48,11 @@ fn reaches(service: &Service, from: &Value, name: &str, address: &str) {
     assert_eq!(own, name);
 }
 
+/// Whether a guest has its address, and speaks from it: not as long as it asks whether somebody else has it.
+fn settled() -> String {
+    format!("ip -6 address | grep {ADDRESS}/ | grep -qv tentative")
+}
+
 /// A sandbox of a network that serves its name at port 8001; its id.
 async fn sandbox(caller: &Caller, name: &str, network: &str) -> String {
     let id = caller.create_sandbox(json!({"name": name, "network_ids": [network]})).await;
@@ -76,8 +81,7 @@ async fn a_small_vm_and_a_sandbox_reach_each_other_by_ipv6_and_a_third_of_anothe
     assert_eq!((&shown[0]["address6"], &shown[1]["address6"]), (&json!("fd00:20::2"), &json!("fd00:20::3")), "{shown}");
 
     // By its name, and by a connection.
-    let has = format!("for i in $(seq 120); do ip -6 address | grep -q {ADDRESS}/ && exit 0; sleep 1; done; exit 1");
-    says(&service, &vm, &has);
+    says(&service, &vm, &format!("for i in $(seq 120); do {} && exit 0; sleep 1; done; exit 1", settled()));
     let pinged = says(&service, &vm, "ping6 -c 2 -W 60 box");
     assert!(pinged.contains(" 0% packet loss") && pinged.contains("fd00:20::3"), "{pinged}");
     let get = "printf 'GET /name HTTP/1.0\\r\\n\\r\\n' | nc fd00:20::3 8001 | tail -n 1";
@@ -104,7 +108,7 @@ mod soak {
     use berth_testkit::Service;
     use serde_json::json;
 
-    use super::{ADDRESS, network, reaches, serves, vm};
+    use super::{network, reaches, serves, settled, vm};
     use crate::BERTH;
     use crate::guest::{key, ready, says, ssh};
 
@@ -127,10 +131,7 @@ mod soak {
         reaches(&service, &db, "web", "fd00:20::2");
 
         // The stranger has the same address behind its card and in its network, where nobody is at the others'.
-        let settled = format!(
-            "for i in $(seq 120); do ip -6 address | grep {ADDRESS} | grep -qv tentative && exit 0; sleep 1; done; exit 1"
-        );
-        says(&service, &other, &settled);
+        says(&service, &other, &format!("for i in $(seq 120); do {} && exit 0; sleep 1; done; exit 1", settled()));
         assert_eq!(other["networks"][0]["address6"], "fd00:20::2");
         let reached = says(&service, &other, "ping6 -c 1 -W 30 fd62:6572:7468::2");
         assert!(reached.contains(" 0% packet loss"), "{reached}");

@@ -324,6 +324,7 @@ pub(super) fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros:
         token: incarnation.token.clone(),
         machine_id: incarnation.machine_id.clone(),
         env: environment(spec),
+        network: Some(network(spec.networks.iter().any(|network| network.cidr6.is_some()))),
         ..identity_of(&spec.guest, &spec.hostname, unix_micros)?
     })
 }
@@ -338,21 +339,21 @@ pub(super) fn identity_of(guest: &str, hostname: &str, unix_micros: i64) -> Resu
         entropy: STANDARD.encode(random::<256>()?),
         unix_micros,
         env: BTreeMap::new(),
-        network: Some(network()),
+        network: Some(network(false)),
         thaw: true,
     })
 }
 
-/// How a guest sets up its card: in the same way whichever networks it belongs to, so that what was captured has it, and a
-/// start asks for nothing. In IPv6 there is a way to networks of projects alone.
-fn network() -> Interface {
+/// How a guest sets up its card. IPv6 is for networks of projects, and leads to those alone: who belongs to none that has it
+/// begins as it was captured.
+fn network(has_ipv6: bool) -> Interface {
     Interface {
         mac: None,
         address: berth_egress::GUEST.to_string(),
         prefix: berth_egress::PREFIX,
         gateway: berth_egress::GATEWAY.to_string(),
         dns: berth_egress::RESOLVER.to_string(),
-        ipv6: Some(Interface6 {
+        ipv6: has_ipv6.then(|| Interface6 {
             address: berth_egress::GUEST6.to_string(),
             prefix: berth_egress::PREFIX6,
             gateway: berth_egress::GATEWAY6.to_string(),
