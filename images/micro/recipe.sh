@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# micro: busybox and dropbear on Debian's cloud kernel.
+# micro: busybox, dropbear and dhcpcd on Debian's cloud kernel.
 
 title="Micro (busybox)"
 os=linux
@@ -10,7 +10,13 @@ cmdline="console=ttyS0 root=/dev/vda rw quiet panic=10 cryptomgr.notests"
 programs=(
   usr/sbin/dropbear usr/bin/dropbearkey usr/bin/dbclient
   sbin/resize2fs sbin/mke2fs sbin/e2fsck
+  usr/sbin/dhcpcd
 )
+
+# busybox knows DHCP of IPv4 alone.
+parts_packages() {
+  echo linux-image-cloud-amd64,busybox-static,e2fsprogs,dropbear-bin,dhcpcd-base
+}
 
 make_rootfs() {
   local work=$1 release=$2
@@ -28,7 +34,7 @@ make_rootfs() {
 
 fill_folders() {
   local tree=$1
-  mkdir -p "$tree"/{bin,sbin,dev,etc/dropbear,lib,lib64,mnt,proc,root,run,sys,tmp,usr/bin,usr/sbin,usr/lib,var/lib,var/log}
+  mkdir -p "$tree"/{bin,sbin,dev,etc/dropbear,lib,lib64,mnt,proc,root,run,sys,tmp,usr/bin,usr/sbin,usr/lib,var/lib/dhcpcd,var/log}
   ln -s /run "$tree/var/run"
   ln -s /run/resolv.conf "$tree/etc/resolv.conf"
   ln -s /proc/mounts "$tree/etc/mtab"

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use berth_domain::agent::control::{Identity, Interface};
+use berth_domain::agent::control::{Identity, Interface, Interface6};
 use berth_domain::fields::{Fields, Parsed, boolean, integer, sized, text};
 use serde_json::Value;
 
@@ -115,7 +115,23 @@ fn network_fields(fields: &mut Fields<'_>) -> Option<Interface> {
     let own = fields.required("address", address);
     let prefix = fields.required("prefix", integer(1, 32)).and_then(|prefix| u8::try_from(prefix).ok());
     let (gateway, dns) = (fields.required("gateway", address), fields.required("dns", address));
-    Some(Interface { mac, address: own?, prefix: prefix?, gateway: gateway?, dns: dns? })
+    let ipv6 = fields.object("ipv6", network6_fields);
+    Some(Interface { mac, address: own?, prefix: prefix?, gateway: gateway?, dns: dns?, ipv6 })
+}
+
+fn network6_fields(fields: &mut Fields<'_>) -> Option<Interface6> {
+    let address = |value: &Value| -> Parsed<String> {
+        let address = text(value)?.parse::<std::net::Ipv6Addr>().map_err(|_| "must be an IPv6 address".to_owned())?;
+        Ok(address.to_string())
+    };
+    let own = fields.required("address", address);
+    let prefix = fields.required("prefix", integer(1, 128)).and_then(|prefix| u8::try_from(prefix).ok());
+    let gateway = fields.required("gateway", address);
+    let to = fields.required("to", |value| {
+        let to = text(value)?.parse::<ipnet::Ipv6Net>().map_err(|_| "must be a network like fd00::/8".to_owned())?;
+        Ok(to.trunc().to_string())
+    });
+    Some(Interface6 { address: own?, prefix: prefix?, gateway: gateway?, to: to? })
 }
 
 fn host_name(value: &Value) -> Parsed<String> {
@@ -238,7 +254,8 @@ mod tests {
     #[test]
     fn every_wrong_field_is_named() {
         let body = json!({"sandbox_id": "", "token": "", "hostname": "-a", "machine_id": "xyz", "entropy": "AAAA",
-            "unix_micros": -1, "env": {"": ""}, "network": {"address": "x", "prefix": 0, "gateway": 1}, "thaw": 1});
+            "unix_micros": -1, "env": {"": ""}, "network": {"address": "x", "prefix": 0, "gateway": 1, "ipv6": {"address": "10.0.2.15", "prefix": 129, "to": "fd00::"}},
+            "thaw": 1});
         let fields = parse(&body).unwrap_err().details.into_iter().map(|d| d.field).collect::<Vec<_>>();
         let wanted = [
             "entropy",
@@ -252,9 +269,29 @@ mod tests {
             "network.prefix",
             "network.gateway",
             "network.dns",
+            "network.ipv6.address",
+            "network.ipv6.prefix",
+            "network.ipv6.gateway",
+            "network.ipv6.to",
             "thaw",
         ];
         assert_eq!(fields, wanted);
+    }
+
+    #[test]
+    fn a_network_may_be_of_ipv4_alone() {
+        let of = |network: Value| {
+            let body = json!({"sandbox_id": "a", "token": "t", "hostname": "h", "machine_id": "0".repeat(32),
+                "entropy": BASE64_STANDARD.encode([0; 16]), "unix_micros": 0, "network": network});
+            parse(&body).unwrap().0.network.unwrap()
+        };
+        let four = json!({"address": "10.0.2.15", "prefix": 24, "gateway": "10.0.2.2", "dns": "10.0.2.3"});
+        assert_eq!(of(four.clone()).ipv6, None);
+        for prefix in [1, 128] {
+            let mut both = four.clone();
+            both["ipv6"] = json!({"address": "fd00::15", "prefix": prefix, "gateway": "fd00::2", "to": "fd00::/8"});
+            assert_eq!(serde_json::to_value(of(both.clone())).unwrap(), both);
+        }
     }
 
     #[test]

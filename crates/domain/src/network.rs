@@ -52,7 +52,7 @@ pub const GUESTS: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 2, 0), 24);
 /// Bounds of the prefix of its IPv6 addresses: what a site has, and what a network of one link has (RFC 4291, 2.5.1).
 pub const PREFIX6: (u8, u8) = (48, 64);
 /// The addresses for local use (RFC 4193) that whoever likes may choose some of.
-const LOCAL6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 8);
+pub const LOCAL6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0), 8);
 /// Those that every guest has behind its network card.
 pub const GUESTS6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 0), 48);
 

@@ -86,7 +86,7 @@ pub const PREFIX6: u8 = 64;
 /// The gateway's address in that network, and what it is as a router; with [`Config::host_loopback`] and an `allow`
 /// rule, the first is the host's loopback.
 pub const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 2);
-/// The guest's own one there, which DHCP gives it where it belongs to networks of IPv6.
+/// The guest's own one there, where it belongs to networks of IPv6: a VM's is given it by DHCP, a sandbox's by its agent.
 pub const GUEST6: Ipv6Addr = Ipv6Addr::new(0xfd62, 0x6572, 0x7468, 0, 0, 0, 0, 0x15);
 /// The router's address on the link.
 pub const ROUTER6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 2);

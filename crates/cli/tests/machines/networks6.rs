@@ -1,9 +1,11 @@
-//! IPv6 in a network of a project: a system that asks for its address as it comes, and one that has it without asking.
+//! IPv6 in a network of a project: systems that ask for their address, and a sandbox, which has it without asking.
 
+use berth_testkit::commands::{run, shell};
 use berth_testkit::{Caller, Service};
 use serde_json::{Value, json};
 
-use crate::guest::says;
+use crate::BERTH;
+use crate::guest::{ready, says, with_login};
 
 const ADDRESS: &str = "fd62:6572:7468::15";
 const CIDR6: &str = "fd00:20::/64";
@@ -46,12 +48,67 @@ fn reaches(service: &Service, from: &Value, name: &str, address: &str) {
     assert_eq!(own, name);
 }
 
+/// Whether a guest has its address, and speaks from it: not as long as it asks whether somebody else has it.
+fn settled() -> String {
+    format!("ip -6 address | grep {ADDRESS}/ | grep -qv tentative")
+}
+
+/// A sandbox of a network that serves its name at port 8001; its id.
+async fn sandbox(caller: &Caller, name: &str, network: &str) -> String {
+    let id = caller.create_sandbox(json!({"name": name, "network_ids": [network]})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+    shell(caller, &id, "mkdir www && hostname >www/name").await;
+    let server = json!({"argv": ["python3", "-m", "http.server", "--bind", "::", "8001"], "cwd": "www"});
+    assert_eq!(caller.post(&format!("/sandbox/{id}/processes"), server).await.status, 201);
+    id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_small_vm_and_a_sandbox_reach_each_other_by_ipv6_and_a_third_of_another_project_does_not() {
+    let mut service = Service::new(BERTH, &["micro"]).with_sandboxes();
+    service.configure("[sandbox]\nwarm_machines = 0\n");
+    service.start();
+    let caller = service.admin().await;
+    let lan = network(&caller).await;
+    let mut body = with_login(&service);
+    body["network_ids"] = json!([lan]);
+    let web = caller.create_vm(body).await;
+    let is_ready = async |caller: Caller| caller.get("/sandbox_templates/base").await.body["status"] == "ready";
+    caller.until("the template", |caller| is_ready(caller.clone())).await;
+    let within = sandbox(&caller, "box", &lan).await;
+    let vm = ready(&caller, &web).await;
+    let shown = caller.get(&format!("/networks/{lan}")).await.body["members"].clone();
+    assert_eq!((&shown[0]["address6"], &shown[1]["address6"]), (&json!("fd00:20::2"), &json!("fd00:20::3")), "{shown}");
+
+    // By its name, and by a connection.
+    says(&service, &vm, &format!("for i in $(seq 120); do {} && exit 0; sleep 1; done; exit 1", settled()));
+    let pinged = says(&service, &vm, "ping6 -c 2 -W 60 box");
+    assert!(pinged.contains(" 0% packet loss") && pinged.contains("fd00:20::3"), "{pinged}");
+    let get = "printf 'GET /name HTTP/1.0\\r\\n\\r\\n' | nc fd00:20::3 8001 | tail -n 1";
+    let name = says(&service, &vm, &format!("for i in $(seq 60); do {get} | grep . && exit 0; sleep 1; done; exit 1"));
+    assert_eq!(format!("{name}\n"), shell(&caller, &within, "hostname").await);
+    says(&service, &vm, "mkdir -p /www && echo of the VM >/www/hello && httpd -p [::]:8000 -h /www");
+    for name in ["web", "web.lan.internal", "[fd00:20::2]"] {
+        let page = format!("curl -6 -sS -m 60 --retry 30 --retry-connrefused http://{name}:8000/hello");
+        assert_eq!(shell(&caller, &within, &page).await, "of the VM\n", "{name}");
+    }
+
+    // The stranger's network has the same addresses, and others in it.
+    let elsewhere = caller.another_project("elsewhere").await;
+    let stranger = sandbox(&elsewhere, "stranger", &network(&elsewhere).await).await;
+    for host in ["[fd00:20::2]:8000", "[fd00:20::3]:8001", "web:8000", "box:8001"] {
+        let line = format!("curl -6 -sS -m 5 http://{host}/");
+        let outcome = run(&elsewhere, &stranger, json!({"cmd": line})).await;
+        assert!(outcome.last.1["code"].as_i64().is_some_and(|code| code > 0), "{host}: {outcome:?}");
+    }
+}
+
 /// Takes minutes: `script/soak` runs it.
 mod soak {
     use berth_testkit::Service;
     use serde_json::json;
 
-    use super::{ADDRESS, network, reaches, serves, vm};
+    use super::{network, reaches, serves, settled, vm};
     use crate::BERTH;
     use crate::guest::{key, ready, says, ssh};
 
@@ -74,8 +131,7 @@ mod soak {
         reaches(&service, &db, "web", "fd00:20::2");
 
         // The stranger has the same address behind its card and in its network, where nobody is at the others'.
-        let settled = "for i in $(seq 60); do ip -6 address | grep -q tentative || exit 0; sleep 1; done; exit 1";
-        says(&service, &other, &format!("ip -6 address add {ADDRESS}/64 dev eth0; {settled}"));
+        says(&service, &other, &format!("for i in $(seq 120); do {} && exit 0; sleep 1; done; exit 1", settled()));
         assert_eq!(other["networks"][0]["address6"], "fd00:20::2");
         let reached = says(&service, &other, "ping6 -c 1 -W 30 fd62:6572:7468::2");
         assert!(reached.contains(" 0% packet loss"), "{reached}");

@@ -16,6 +16,7 @@ mod images;
 mod inside;
 mod life;
 mod network;
+mod networks6;
 mod points;
 mod templates;
 mod warm;

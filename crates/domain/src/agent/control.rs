@@ -98,6 +98,22 @@ pub struct Interface {
     pub gateway: String,
     /// The resolver.
     pub dns: String,
+    /// The same in IPv6; without it the interface has none. An agent that does not know of it goes on with IPv4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Interface6>,
+}
+
+/// What the first network interface has of IPv6: this one address, at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface6 {
+    /// Its address, such as `fd62:6572:7468::15`.
+    pub address: String,
+    /// Length of the link's prefix in bits, 1 to 128.
+    pub prefix: u8,
+    /// The router, which is on the link.
+    pub gateway: String,
+    /// Where the router leads, such as `fd00::/8`. There is no way to other addresses.
+    pub to: String,
 }
 
 /// `POST /control/freeze`. Answers [`Frozen`].

@@ -5,7 +5,7 @@
 //!          peer ─► 10.0.2.15        ◄═ inward ═══   peer ─► own
 //! ```
 //!
-//! In IPv6 the guest's is the one that DHCP gives it, and not those that it may have made itself beside that one: they would
+//! In IPv6 the guest's is the one that it was given, and not those that it may have made itself beside that one: they would
 //! be several, of which only a table could tell which is meant.
 //!
 //! One address stands for one other, so nothing is remembered: a packet says all that its translation needs, and a

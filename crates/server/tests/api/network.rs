@@ -241,6 +241,7 @@ async fn vms_and_sandboxes_belong_to_networks_from_their_creation_to_their_end()
         ])
     );
     assert_eq!(view["networks"][1]["address6"], json!(six("2")));
+    assert_eq!(sandbox["networks"][0]["address6"], json!(six("3")));
     // A new name is told, and a network is used for as long as one of them is there.
     assert_eq!(caller.patch(&format!("/vms/{web}"), json!({"name": "www"})).await.status, 200);
     told(&platform, &lan, &[("www", "10.128.0.2"), ("box", "10.128.0.3")]).await;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use berth_domain::agent::control::{Boot, Identity, Interface};
+use berth_domain::agent::control::{Boot, Identity, Interface, Interface6};
 use berth_domain::ids::{LayerId, MachineId};
+use berth_domain::network::LOCAL6;
 use berth_egress::program::process;
 use berth_qemu::machine::{self, Assigned};
 use berth_qemu::sandbox::{self, Begin, Layer};
@@ -323,6 +324,7 @@ pub(super) fn identity(spec: &StartSpec, incarnation: &Incarnation, unix_micros:
         token: incarnation.token.clone(),
         machine_id: incarnation.machine_id.clone(),
         env: environment(spec),
+        network: Some(network(spec.networks.iter().any(|network| network.cidr6.is_some()))),
         ..identity_of(&spec.guest, &spec.hostname, unix_micros)?
     })
 }
@@ -337,19 +339,26 @@ pub(super) fn identity_of(guest: &str, hostname: &str, unix_micros: i64) -> Resu
         entropy: STANDARD.encode(random::<256>()?),
         unix_micros,
         env: BTreeMap::new(),
-        network: Some(network()),
+        network: Some(network(false)),
         thaw: true,
     })
 }
 
-/// How a guest sets up its card.
-fn network() -> Interface {
+/// How a guest sets up its card. IPv6 is for networks of projects, and leads to those alone: who belongs to none that has it
+/// begins as it was captured.
+fn network(has_ipv6: bool) -> Interface {
     Interface {
         mac: None,
         address: berth_egress::GUEST.to_string(),
         prefix: berth_egress::PREFIX,
         gateway: berth_egress::GATEWAY.to_string(),
         dns: berth_egress::RESOLVER.to_string(),
+        ipv6: has_ipv6.then(|| Interface6 {
+            address: berth_egress::GUEST6.to_string(),
+            prefix: berth_egress::PREFIX6,
+            gateway: berth_egress::GATEWAY6.to_string(),
+            to: LOCAL6.to_string(),
+        }),
     }
 }
 
