@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 use crate::vm::Started;
 
 /// Changes whenever a captured machine differs from one of before.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// How many boots are kept: each takes some 200 MiB.
 const MOST: usize = 16;
 /// How long the machine that had to boot is left alone with that.
