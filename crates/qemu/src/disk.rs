@@ -190,6 +190,10 @@ pub(crate) async fn run(command: &mut Command) -> Result<()> {
     judged(&output(command).await?)
 }
 
+/// Signals that end a program for what it does itself.
+const DEADLY: [Signal; 7] =
+    [Signal::SEGV, Signal::ABORT, Signal::BUS, Signal::ILL, Signal::TRAP, Signal::FPE, Signal::SYS];
+
 /// Runs a program over a disk that a machine wrote to, in a process that may take no more than this.
 pub(crate) async fn run_bounded(command: &mut Command, file_bytes: u64, time: Duration) -> Result<()> {
     bound(command, file_bytes, time);
@@ -199,6 +203,10 @@ pub(crate) async fn run_bounded(command: &mut Command, file_bytes: u64, time: Du
         None => judged(&out),
         Some(signal) if signal == Signal::XCPU.as_raw() => Err(late()),
         Some(signal) if signal == Signal::XFSZ.as_raw() => Err(Error::NoSpace),
+        // It died of what it read.
+        Some(signal) if DEADLY.iter().any(|deadly| deadly.as_raw() == signal) => {
+            Err(Error::Damaged(format!("the program that works on the disk died of signal {signal}")))
+        }
         // The host ended it, whatever the disk has: for the lack of memory, or as its operator typed.
         Some(signal) => {
             let ended = std::io::Error::other(format!("it was ended by signal {signal}"));
@@ -257,6 +265,10 @@ mod tests {
         assert!(matches!(ended("XCPU").await, Err(Error::Timeout(_))));
         assert!(matches!(ended("XFSZ").await, Err(Error::NoSpace)));
         assert!(matches!(ended("KILL").await, Err(Error::Io { .. })));
+        // What it read is to blame where it died by itself.
+        for signal in ["SEGV", "ABRT"] {
+            assert!(matches!(ended(signal).await, Err(Error::Damaged(_))), "{signal}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::machine::{Drive, snapshot};
 use crate::{Error, Result, host};
 
 /// Between two looks whether the host has room to spare.
-const ROOM_LOOK: Duration = Duration::from_millis(500);
+const ROOM_LOOK: Duration = Duration::from_millis(100);
 
 /// What a conversion may cost.
 #[derive(Clone, Debug)]
@@ -52,11 +52,28 @@ pub async fn convert(drive: &Drive, target: Target<'_>, bounds: &Bounds) -> Resu
     let mut options = File::options();
     let to = options.read(true).write(true).create_new(true).mode(target.mode).open(target.file);
     let to = to.map_err(at("cannot create", target.file))?;
-    let done = lent([(&from, &drive.path), (&to, target.file)], bounds, run(drive, (&from, &to), target, bounds)).await;
-    if done.is_err() {
-        disk::remove(target.file).await?;
+    let half = Half(Some(target.file));
+    lent([(&from, &drive.path), (&to, target.file)], bounds, run(drive, (&from, &to), target, bounds)).await?;
+    half.keep();
+    Ok(())
+}
+
+/// A file that goes unless it becomes whole, also where the work on it is dropped.
+struct Half<'a>(Option<&'a Path>);
+
+impl Half<'_> {
+    fn keep(mut self) {
+        self.0 = None;
     }
-    done
+}
+
+impl Drop for Half<'_> {
+    fn drop(&mut self) {
+        if let Some(file) = self.0 {
+            // Whoever makes the file again, or deletes its disk, removes what is left.
+            let _ = std::fs::remove_file(file);
+        }
+    }
 }
 
 /// Has two files belong to the user who works on them, as long as that goes on.
@@ -83,15 +100,19 @@ async fn run(drive: &Drive, (from, to): (&File, &File), target: Target<'_>, boun
     let mut command = snapshot::convert(&Drive { path: own(from), ..drive.clone() }, target.format)?;
     command.arg(own(to));
     disk::leave_service(&mut command, [from.as_raw_fd(), to.as_raw_fd()], bounds.user);
+    // Between two looks it cannot write more than there is room for now.
+    let room = host::disk(&bounds.kept.0).map_or(u64::MAX, |(_, free)| free.saturating_sub(bounds.kept.1));
+    let file_bytes = bounds.file_bytes.min(room);
     let done = tokio::select! {
         biased;
         () = until_full(&bounds.kept) => return Err(Error::NoSpace),
-        done = run_bounded(&mut command, bounds.file_bytes, bounds.time) => done,
+        done = run_bounded(&mut command, file_bytes, bounds.time) => done,
     };
     // The signal of a file that grew too large is ignored where the service's parent ignores it. The write then fails at that
     // very size.
-    let is_full = to.metadata().is_ok_and(|file| file.len() >= bounds.file_bytes);
+    let is_full = to.metadata().is_ok_and(|file| file.len() >= file_bytes);
     done.map_err(|error| match error {
+        Error::NoSpace | Error::Qemu(_) if is_full && file_bytes < bounds.file_bytes => Error::NoSpace,
         Error::NoSpace | Error::Qemu(_) if is_full => {
             let most = bounds.file_bytes;
             Error::Invalid(format!("the file's content has more than the {most} bytes that are taken in"))
@@ -105,5 +126,22 @@ async fn until_full((folder, bytes): &(PathBuf, u64)) {
     // Who cannot look does not know, and looks again.
     while !host::disk(folder).is_ok_and(|(_, free)| free < *bytes) {
         tokio::time::sleep(ROOM_LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_become_whole_goes_also_where_the_work_is_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let [kept, dropped] = ["kept", "dropped"].map(|name| dir.path().join(name));
+        for file in [&kept, &dropped] {
+            std::fs::write(file, "half").unwrap();
+        }
+        Half(Some(&kept)).keep();
+        drop(Half(Some(&dropped)));
+        assert!(kept.exists() && !dropped.exists());
     }
 }

@@ -46,7 +46,7 @@ impl QemuEngine {
     async fn unpack_foreign(&self, drive: &Drive, half: &Path, place: u32) -> Result<()> {
         let bounds = self.bounds_of_foreign(snapshot::most(drive).map_err(qemu_failed)?, place);
         let target = Target { file: half, format: "raw", mode: 0o600 };
-        foreign::convert(drive, target, &bounds).await.map_err(|error| untaken(error, bounds.time))
+        foreign::convert(drive, target, &bounds).await.map_err(|error| untaken(error, "disk", bounds.time))
     }
 
     /// Makes a root disk of what a file has, which boots as an image does.
@@ -95,17 +95,17 @@ fn judged(file: &Path, BroughtDisk { id, size_gb, .. }: &BroughtDisk) -> Result<
     Ok(Drive { path: file.to_owned(), format: header.format, bases: Vec::new(), serial: id.serial() })
 }
 
-/// What is told of a file that somebody sent, of which no disk could be made.
-fn untaken(error: Error, time: Duration) -> EngineError {
+/// What is told of a file that somebody sent, of which no disk or image could be made.
+pub(super) fn untaken(error: Error, what: &str, time: Duration) -> EngineError {
     match error {
         Error::Qemu(reason) | Error::Damaged(reason) => {
-            tracing::warn!(reason, "what somebody sent cannot be made a disk of");
-            EngineError::Permanent(
-                "the file is damaged, and no disk can be made of it; look at it with: qemu-img check FILE".into(),
-            )
+            tracing::warn!(reason, what, "nothing can be made of what somebody sent");
+            EngineError::Permanent(format!(
+                "the file is damaged, and no {what} can be made of it; look at it with: qemu-img check FILE"
+            ))
         }
         Error::Timeout(_) => {
-            EngineError::Permanent(format!("making a disk of the file took longer than {} s", time.as_secs()))
+            EngineError::Permanent(format!("making the {what} of the file took longer than {} s", time.as_secs()))
         }
         Error::NoSpace => EngineError::NoCapacity("the host's disk has no room for what the file holds".into()),
         // It is the host's, and not the sender's: the operator can install what is missing.
@@ -253,9 +253,9 @@ mod tests {
         let missing = Error::Missing { tool: "qemu-img".into(), package: "qemu-utils" };
         let killed = Error::io("a program", std::io::Error::other("it was ended"));
         for error in [missing, killed] {
-            assert!(!untaken(error, Duration::ZERO).is_final());
+            assert!(!untaken(error, "disk", Duration::ZERO).is_final());
         }
-        assert!(untaken(Error::Qemu("Invalid argument".into()), Duration::ZERO).is_final());
+        assert!(untaken(Error::Qemu("Invalid argument".into()), "disk", Duration::ZERO).is_final());
     }
 
     #[tokio::test]

@@ -14,11 +14,18 @@ use berth_qemu::foreign::Bounds;
 use berth_qemu::image::{self, MANIFEST, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
 
+use super::brought::untaken;
 use super::exports::digest;
 use super::{QemuEngine, STAGING, bases, gib, notes, room};
 use crate::error::{qemu_failed, transient};
 use crate::vm::{ImageImport, ImageInfo, ImageOfSnapshot};
 use crate::{EngineError, Result, fault, lost};
+
+/// Whether a file lies in a folder, wherever links and `..` lead.
+fn is_within(file: &Path, folder: &Path) -> bool {
+    let [file, folder] = [file, folder].map(std::fs::canonicalize);
+    matches!((file, folder), (Ok(file), Ok(folder)) if file.starts_with(&folder))
+}
 
 /// How the folder of an image ends that is being made; a dot begins it.
 const MAKING: &str = ".making";
@@ -56,8 +63,9 @@ impl QemuEngine {
         tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
         let mut bounds = self.bounds_of_foreign(gib(self.settings.image_file_gb), place);
         // Another file is its own user's, where an administrator names one of the host.
-        bounds.user = bounds.user.filter(|_| file.starts_with(self.settings.host.data.join(STAGING)));
-        Ok(info(image::import(file, &self.images_dir(), &import, &bounds).await.map_err(qemu_failed)?))
+        bounds.user = bounds.user.filter(|_| is_within(file, &self.settings.host.data.join(STAGING)));
+        let taken = image::import(file, &self.images_dir(), &import, &bounds).await;
+        Ok(info(taken.map_err(|error| untaken(error, "image", bounds.time))?))
     }
 
     /// What converting what somebody sent may cost, in a place of those, to a file of at most so many bytes: no more than is
@@ -169,5 +177,25 @@ async fn remove_tree(dir: &Path) -> Result<()> {
     match tokio::fs::remove_dir_all(dir).await {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_led_out_of_a_folder_is_not_within() {
+        let dir = tempfile::tempdir().unwrap();
+        let staging = dir.path().join("staging");
+        std::fs::create_dir(&staging).unwrap();
+        for file in [staging.join("own"), dir.path().join("others")] {
+            std::fs::write(file, "").unwrap();
+        }
+        std::os::unix::fs::symlink(dir.path().join("others"), staging.join("link")).unwrap();
+        assert!(is_within(&staging.join("own"), &staging));
+        for file in ["../others", "link", "missing"] {
+            assert!(!is_within(&staging.join(file), &staging), "{file}");
+        }
     }
 }
