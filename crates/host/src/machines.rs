@@ -82,8 +82,7 @@ impl Machines {
     /// The user of a program that reads what somebody sent, where the service may choose: one for each place, by the last
     /// addresses but one that are broadcasts', which no VM has.
     pub(crate) fn of_conversion(self, place: u32) -> Option<u32> {
-        let last = u32::from(Ipv4Addr::new(127, 127, 254, 255));
-        self.user(by_address(Ipv4Addr::from_bits(last - (place % CONVERSIONS) * 256)))
+        self.user(by_place(place))
     }
 
     /// The user of the program that carries the network of such a sandbox, where the service may choose.
@@ -125,6 +124,12 @@ fn by_address(address: Ipv4Addr) -> u32 {
     SANDBOX_USERS + address.to_bits().wrapping_sub(FIRST_ADDRESS) % VM_USERS
 }
 
+/// Which of the users a place of a conversion has.
+fn by_place(place: u32) -> u32 {
+    let last = Ipv4Addr::new(127, 127, 254, 255).to_bits();
+    by_address(Ipv4Addr::from_bits(last - (place % CONVERSIONS) * 256))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,16 +148,15 @@ mod tests {
 
     #[test]
     fn each_conversion_is_somebody_whom_no_machine_is() {
-        let machines = Machines { first_user: LEAST_USER, ..Machines::default() };
-        let mut users: Vec<_> = (0..CONVERSIONS).map(|place| machines.of_conversion(place)).collect();
-        users.push(machines.of_boots().user);
-        assert_eq!(users[0], machines.user(by_address(Ipv4Addr::new(127, 127, 254, 255))));
-        assert_eq!(users[1], machines.user(by_address(Ipv4Addr::new(127, 127, 253, 255))));
-        if users[0].is_some() {
-            users.sort_unstable();
-            users.dedup();
-            assert_eq!(users.len(), CONVERSIONS as usize + 1);
-        }
+        let mut users: Vec<_> = (0..CONVERSIONS).map(by_place).collect();
+        assert_eq!((users[0], users[1], users[63]), (0x5f_feff, 0x5f_fdff, 0x5f_bfff));
+        assert_eq!((users.len(), by_place(CONVERSIONS)), (64, users[0]), "further places begin anew");
+        // The last broadcast's address is that of the machine whose boot is captured.
+        users.push(by_address(Ipv4Addr::new(127, 127, 255, 255)));
+        assert!(users.iter().all(|user| user % 256 == 255), "no VM has a broadcast's address");
+        users.sort_unstable();
+        users.dedup();
+        assert_eq!(users.len(), 65);
     }
 
     #[test]
@@ -161,6 +165,7 @@ mod tests {
         let user = may_become(0x7000_0007).then_some(0x7000_0007);
         assert_eq!((machines.of_sandbox(7).user, machines.of_sandbox(7).required), (user, false));
         assert_eq!(machines.network_of_sandbox(7), user.map(|user| user + NETWORK));
+        assert_eq!(machines.of_conversion(0), user.map(|_| 0x705f_feff));
         let beyond = Machines { first_user: u32::MAX - USERS, confinement: Demand::Required };
         assert!(beyond.check().is_ok() && beyond.of_vm(Ipv4Addr::new(127, 127, 255, 255)).required);
         assert!(Machines { first_user: u32::MAX - USERS + 1, ..beyond }.check().is_err());
