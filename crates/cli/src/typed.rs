@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// For requests that the API's messages suggest: what to type instead.
-const COMMANDS: [(&str, &str); 28] = [
+const COMMANDS: [(&str, &str); 27] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -22,7 +22,6 @@ const COMMANDS: [(&str, &str); 28] = [
     ("GET …/sandbox_templates lists", "berth template list shows"),
     ("GET …/sandboxes lists", "berth sandbox list shows"),
     ("Take the snapshot without include_memory", "Take it without --include-memory"),
-    ("Pause it without include_memory, as this does", "Pause it so"),
     ("Fork it without include_memory", "Fork it without --include-memory"),
     ("GET …/networks/ID lists", "berth network show NETWORK lists"),
     ("'GET processes' lists", "berth sandbox ps SANDBOX shows"),

@@ -14,7 +14,8 @@ pub struct Quota {
     pub vcpu: QuotaEntry,
     /// Memory in MiB.
     pub memory_mb: QuotaEntry,
-    /// GPUs of VMs and sandboxes.
+    /// GPUs of VMs and sandboxes; services before 0.9 do not say.
+    #[serde(default)]
     pub gpus: QuotaEntry,
     /// Disks.
     pub disks: QuotaEntry,
@@ -42,7 +43,7 @@ pub struct Quota {
 }
 
 /// One quantity.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct QuotaEntry {
     /// Used.
     pub used: i64,

@@ -54,7 +54,7 @@ pub struct SetArgs {
     /// Memory in MiB
     #[arg(long, value_name = "NUMBER|unlimited")]
     memory_mb: Option<String>,
-    /// GPUs of VMs and sandboxes
+    /// GPUs of VMs and sandboxes, also of those that are stopped or paused
     #[arg(long, value_name = "NUMBER|unlimited")]
     gpus: Option<String>,
     /// Disks, root disk volumes among them

@@ -8,12 +8,18 @@ use crate::Timestamp;
 use crate::ids::{BackupId, DiskId};
 use crate::words;
 
-/// How long a disk may be made of what is brought, from the request on and with the wait for its turn, in seconds: 2 TiB at
-/// 30 MB a second.
+/// How long a disk may be made of what is brought, in seconds: from the request of a restore, from the reception of a file, and with
+/// the wait for its turn. 2 TiB at 30 MB a second.
 pub const LONGEST: i64 = 20 * 3600;
 
-/// Seconds after which a disk is tried again for which the host had no room: what few bytes stand for may fill it each time.
+/// Least seconds until a disk is tried again for which the host had no room.
 pub const ROOM_PAUSE: i64 = 300;
+
+/// Seconds until a disk is tried again for which the host had no room: as long as it has waited, since what few bytes stand for
+/// may fill the host each time. So it is tried fewer than ten times.
+pub fn room_pause(created_at: Timestamp, now: Timestamp) -> i64 {
+    ROOM_PAUSE.max(now.seconds() - created_at.seconds())
+}
 
 /// When a disk is given up that is not made by then.
 pub const fn last_moment(created_at: Timestamp) -> Timestamp {
@@ -131,6 +137,15 @@ mod tests {
         let (asked, moment) = (Timestamp(7), 20 * 3600 * Timestamp::SECOND);
         assert!(!is_late(asked, Timestamp(7 + moment - 1)));
         assert!(is_late(asked, Timestamp(7 + moment)) && is_late(asked, last_moment(asked)));
+    }
+
+    #[test]
+    fn a_disk_without_room_is_tried_again_fewer_than_ten_times() {
+        let asked = Timestamp(0);
+        let after = |seconds| room_pause(asked, asked.plus_seconds(seconds));
+        assert_eq!([0, 300, 301, 3600].map(after), [300, 300, 301, 3600]);
+        let tries = std::iter::successors(Some(asked), |at| Some(at.plus_seconds(room_pause(asked, *at))));
+        assert_eq!(tries.take_while(|at| !is_late(asked, *at)).count(), 9);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Turns of those who have what was sent converted: images, and disks of projects.
+//! Turns of those who have what was sent converted: images, and disks of projects; and of those who have backups restored.
 //!
-//! Few conversions go on at a time, since each takes a core, and one may take as long as the operator allows, whatever a sender
-//! made up. So those who wait take turns ([`fair`]): of the places an organization, and with it a project, never
-//! has the last one, which is for whoever comes next. Who waits asks again and again; who does not ask any more is forgotten.
+//! Few go on at a time, since each takes a core, and one may take as long as the operator allows, whatever a sender made up.
+//! So those who wait take turns ([`fair`]): of the places an organization, and with it a project, never has the last one, which
+//! is for whoever comes next. Who waits asks again and again; who does not ask any more is forgotten.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -25,16 +25,21 @@ pub struct Turns<K> {
     waiting: fair::Queue<Option<OrgId>, Option<ProjectId>, K>,
     /// When each that waits asked last.
     asked: HashMap<K, Timestamp>,
-    places: [Option<Whose>; PLACES],
+    places: Vec<Option<Whose>>,
 }
 
 impl<K: Clone + Eq + Hash> Default for Turns<K> {
     fn default() -> Self {
-        Self { waiting: fair::Queue::new(PLACES), asked: HashMap::new(), places: [None; PLACES] }
+        Self::new(PLACES)
     }
 }
 
 impl<K: Clone + Eq + Hash> Turns<K> {
+    /// Nobody, before so many places.
+    pub fn new(places: usize) -> Self {
+        Self { waiting: fair::Queue::new(places), asked: HashMap::new(), places: vec![None; places] }
+    }
+
     /// Asks for a place of somebody's, or the platform's own where nobody is named: its number, from 0, where the turn has come.
     /// It is taken until [`Self::end`].
     pub fn ask(&mut self, owner: Option<Owner>, key: &K, now: Timestamp) -> Option<usize> {

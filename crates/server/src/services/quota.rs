@@ -125,13 +125,20 @@ pub fn room(whose: Whose, what: &str, (used, wanted): (i64, i64), limit: Option<
         Some(limit) if wanted > 0 && used.saturating_add(wanted) > limit => Err(Error::new(
             Code::QuotaExceeded,
             format!(
-                "The {} may have {limit} {what}; it has {used} and this needs {wanted} more. \
+                "The {} may have {limit} {}; it has {used} and this needs {wanted} more. \
                  Delete something, or ask an administrator of the platform for more.",
-                whose.word()
+                whose.word(),
+                counted(limit, what)
             ),
         )),
         _ => Ok(()),
     }
+}
+
+/// The word for so many of something. What is measured, as MiB of memory, has only one.
+fn counted(number: i64, what: &str) -> &str {
+    let one = what.strip_suffix("es").or_else(|| what.strip_suffix('s'));
+    one.filter(|_| number == 1).unwrap_or(what)
 }
 
 /// What a project or an organization has, and what it may have; a limit of `null` is none.
@@ -225,6 +232,13 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+
+    #[test]
+    fn one_is_told_of_by_its_singular() {
+        let told = |number| ["GPUs", "sandboxes", "MiB of memory"].map(|what| counted(number, what));
+        assert_eq!(told(1), ["GPU", "sandbox", "MiB of memory"]);
+        assert_eq!([told(0), told(2)], [["GPUs", "sandboxes", "MiB of memory"]; 2]);
+    }
 
     #[test]
     fn who_has_spent_the_month_s_money_makes_nothing_more() {

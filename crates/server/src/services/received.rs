@@ -86,15 +86,22 @@ pub async fn was_received(db: &Db, scope: &Scope, key: &Idempotency, now: Timest
     key.is_kept(&mut tx, now).await
 }
 
-/// The answer to a body that was received with this key before, of which that is told which its key remembers.
+/// The answer to a body that was received with this key before: what people call it, and what of it its key remembers.
 ///
 /// # Errors
 /// 422 where the body is another one, and 409 where the answer is not kept any more.
-pub async fn again<V>(db: &Db, scope: &Scope, key: Idempotency, told: &str, now: Timestamp) -> Result<Outcome<V>> {
+pub async fn again<V>(
+    db: &Db,
+    scope: &Scope,
+    key: Idempotency,
+    (what, told): (&str, &str),
+    now: Timestamp,
+) -> Result<Outcome<V>> {
     let key = key.of_body(told);
     let mut tx = db.begin_as(scope).await?;
     let replayed = key.replay(&mut tx, now).await?;
-    replayed.ok_or_else(|| Error::new(Code::Conflict, "The first answer is not kept any more; send the body again."))
+    let message = || format!("The first answer is not kept any more; send the {what} again.");
+    replayed.ok_or_else(|| Error::new(Code::Conflict, message()))
 }
 
 /// A file that goes where nobody claims it, also when a request is dropped half way.

@@ -10,7 +10,6 @@
 
 pub mod api;
 mod carrying;
-mod converting;
 mod depot;
 mod metrics;
 mod nameserver;
@@ -18,6 +17,7 @@ pub mod ops;
 pub mod reconcile;
 mod sampler;
 mod service;
+mod slots;
 pub mod store;
 mod told;
 mod views;
@@ -52,6 +52,7 @@ use crate::work::lifecycle::{Life, Lifecycle};
 use crate::work::{self, Poker};
 use carrying::Carrying;
 use service::Inner;
+use slots::Slots;
 
 pub use depot::Depot;
 pub use service::Vms;
@@ -72,7 +73,7 @@ impl Vms {
             depot: Depot::of(&config.backups, database),
             lost_days: config.lost.days,
             storing: Semaphore::new(config.backups.at_once),
-            restoring: Arc::new(Semaphore::new(config.backups.at_once)),
+            restoring: Arc::new(Slots::new(config.backups.at_once)),
             began_at: clock.now(),
             db,
             clock,
@@ -91,7 +92,7 @@ impl Vms {
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
-            converting: Arc::default(),
+            converting: Arc::new(Slots::new(PLACES)),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }
@@ -104,6 +105,7 @@ impl Vms {
 
     /// What has to be so before the first request is answered.
     pub async fn prepare(&self) -> Result<()> {
+        reconcile::brought_disk::prepare(self).await?;
         reconcile::image::prepare(self).await
     }
 
@@ -136,7 +138,7 @@ impl Vms {
     /// Whoever has a turn for hours keeps no worker from the others, which take places, end and go meanwhile.
     fn drive_brought(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let life = reconcile::brought_disk::BroughtDiskLife::new(self.clone());
-        let workers = self.inner.config.workers + self.restoring().available_permits() + PLACES;
+        let workers = self.inner.config.workers + self.restoring().count() + self.converting().count();
         Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers);
     }
 
@@ -195,6 +197,7 @@ impl Holder for Vms {
         Ok(has_disks
             || has_copies
             || store::backup_schedule::any(&mut *tx, project).await?
+            || store::brought_disk::any(&mut *tx, project).await?
             || store::project_image::any(tx, project).await?)
     }
 }

@@ -13,8 +13,8 @@ use berth_host::vm::Engine;
 use tokio::sync::Semaphore;
 
 use super::carrying::Carrying;
-use super::converting::Converting;
 use super::depot::Depot;
+use super::slots::Slots;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
 use crate::db::Db;
@@ -44,12 +44,12 @@ pub(super) struct Inner {
     pub views: views::Views,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
-    pub converting: Arc<Converting>,
+    pub converting: Arc<Slots>,
     pub lost: Lost,
     pub lost_days: i64,
     pub depot: Option<Depot>,
     pub storing: Semaphore,
-    pub restoring: Arc<Semaphore>,
+    pub restoring: Arc<Slots>,
     pub began_at: Timestamp,
 }
 
@@ -83,7 +83,7 @@ impl Vms {
     }
 
     /// Turns of those who bring backups back.
-    pub(in crate::services::vm) fn restoring(&self) -> &Arc<Semaphore> {
+    pub(in crate::services::vm) fn restoring(&self) -> &Arc<Slots> {
         &self.inner.restoring
     }
 
@@ -148,7 +148,7 @@ impl Vms {
     }
 
     /// Places of those who have what was sent converted.
-    pub(in crate::services::vm) fn converting(&self) -> &Arc<Converting> {
+    pub(in crate::services::vm) fn converting(&self) -> &Arc<Slots> {
         &self.inner.converting
     }
 

@@ -17,7 +17,7 @@ pub struct LimitsView {
     /// Memory, in MiB.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     memory_mb: Option<i64>,
-    /// GPUs of VMs and sandboxes.
+    /// GPUs of VMs and sandboxes, also of those that are stopped or paused.
     #[schema(minimum = 0, maximum = 1_000_000_000)]
     gpus: Option<i64>,
     /// Disks, root disk volumes among them.

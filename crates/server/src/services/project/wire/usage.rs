@@ -21,7 +21,7 @@ pub struct UsageView {
     vcpu: i64,
     /// Memory of all VMs, in MiB.
     memory_mb: i64,
-    /// GPUs of all VMs and sandboxes.
+    /// GPUs of all VMs and sandboxes, also of those that are stopped or paused.
     gpus: i64,
     /// Disks.
     disks: i64,

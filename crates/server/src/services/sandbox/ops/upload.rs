@@ -47,7 +47,7 @@ pub async fn create(
 ) -> Result<Outcome<UploadView>> {
     if was_received(sandboxes.db(), scope, &key, sandboxes.clock().now()).await? {
         let (_, digest) = receive(sandboxes, None, body, true).await?;
-        return again(sandboxes.db(), scope, key, &digest, sandboxes.clock().now()).await;
+        return again(sandboxes.db(), scope, key, ("upload", &digest), sandboxes.clock().now()).await;
     }
     let mut row = begin(sandboxes, scope).await?;
     let mut unfinished = Unfinished { sandboxes: sandboxes.clone(), id: Some(row.id) };

@@ -5,6 +5,7 @@
 //! of that file, and all that is told of both.
 
 use std::future::ready;
+use std::time::Duration;
 
 use berth_domain::ids::DiskId;
 use berth_domain::vm::brought_disk::Origin;
@@ -41,7 +42,7 @@ pub async fn create(
     let _place = vms.importing().enter((scope.org, scope.project))?;
     if was_received(vms.db(), scope, &key, vms.clock().now()).await? {
         let told = told_of(&request, hashed(vms, &request, body).await?);
-        return again(vms.db(), scope, key, &told, vms.clock().now()).await;
+        return again(vms.db(), scope, key, ("file", &told), vms.clock().now()).await;
     }
     has_room(vms, length.unwrap_or_default()).await?;
     // Whoever may not have the disk does not send it first.
@@ -109,6 +110,9 @@ async fn import(
     Ok(outcome)
 }
 
+/// Until it is tried again to give up what was claimed.
+const AGAIN: Duration = Duration::from_secs(5);
+
 /// What is claimed for a disk whose file is on its way. It is given up with the request, also when that is dropped half way.
 struct Claim {
     vms: Vms,
@@ -119,8 +123,7 @@ struct Claim {
 impl Claim {
     /// Gives it up. A disk that is there by now has its own row.
     async fn over(mut self) {
-        release(&self.vms, self.disk.id).await;
-        self.is_over = true;
+        self.is_over = release(&self.vms, self.disk.id).await;
     }
 }
 
@@ -130,19 +133,26 @@ impl Drop for Claim {
             return;
         }
         let (vms, id) = (self.vms.clone(), self.disk.id);
-        tokio::spawn(async move { release(&vms, id).await });
+        tokio::spawn(async move {
+            while !release(&vms, id).await {
+                tokio::time::sleep(AGAIN).await;
+            }
+        });
     }
 }
 
-async fn release(vms: &Vms, id: DiskId) {
+/// Whether a claim is given up.
+async fn release(vms: &Vms, id: DiskId) -> bool {
     let released = async {
         let mut tx = vms.db().begin().await?;
         store::brought_disk::release(&mut tx, id).await?;
         tx.commit().await
     };
-    if let Err(error) = released.await {
-        tracing::warn!(disk = %id, %error, "what was claimed for a disk is given up at the next start");
+    let released = released.await;
+    if let Err(error) = &released {
+        tracing::warn!(disk = %id, %error, "what was claimed for a disk cannot be given up; trying again");
     }
+    released.is_ok()
 }
 
 /// Refuses what the project may not have.

@@ -7,19 +7,18 @@
 use std::path::PathBuf;
 
 use berth_domain::ids::{DiskId, Owner};
-use berth_domain::vm::brought_disk::{BroughtStep, Facts, Origin, ROOM_PAUSE, is_late, last_moment, next};
+use berth_domain::vm::brought_disk::{BroughtStep, Facts, Origin, is_late, last_moment, next, room_pause};
 use berth_domain::vm::{BackupStatus, DiskKind, DiskStatus};
-use berth_domain::{Result, Timestamp};
+use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::BroughtDisk;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::backup::{AWAY, at_hand};
 use super::disk::{hand_over, place, say, settle};
 use super::transfer::{Failed, fetch};
 use super::wanted::{late, unwanted};
 use super::{StepError, fault};
-use crate::services::vm::converting::{Place, Work};
+use crate::services::vm::slots::{Slot, Work};
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::brought_disk::{BroughtDiskRow, TABLE};
 use crate::services::vm::store::disk::DiskRow;
@@ -27,10 +26,19 @@ use crate::services::vm::{Vms, store};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
 
-/// Seconds until it is looked again whether a disk's turn has come.
-const TURN: i64 = 2;
+/// Seconds until it is looked again whether a disk's turn has come. Each look of one that waits writes a row.
+const TURN: i64 = 5;
 /// What is told of a disk that waits for its turn.
 const WAITING: &str = "waiting for its turn to be made";
+/// And of one that waits for room, before what is missing.
+const NO_ROOM: &str = "waiting for room on the host: ";
+
+/// Before the first request: what an earlier service was sent does not come any more, and counts no longer.
+pub async fn prepare(vms: &Vms) -> Result<()> {
+    let mut tx = vms.db().begin().await?;
+    store::brought_disk::release_all(&mut tx).await?;
+    Ok(tx.commit().await?)
+}
 
 /// The lives of disks that are brought, until they are made.
 pub struct BroughtDiskLife {
@@ -58,14 +66,24 @@ pub struct Planned {
 
 /// A turn among those of the same origin that are made.
 enum Turn {
-    Restoring { _permit: OwnedSemaphorePermit },
-    Converting(Place),
+    Restoring { _slot: Slot },
+    Converting(Slot),
 }
 
 impl Seen {
     /// Until when it waits that is to be tried again.
     fn until(&self, now: Timestamp) -> Option<Timestamp> {
         self.brought.work_at.filter(|at| *at > now)
+    }
+
+    /// Why its disk cannot be made any more: what was told of it where it waited for room to the last.
+    fn why_not(&self, disk: &DiskRow) -> String {
+        let told = disk.message.as_deref().unwrap_or_default();
+        let why = self.brought.origin.why_not(self.source.is_none());
+        if self.source.is_some() && told.starts_with(NO_ROOM) {
+            return EngineError::NoCapacity(format!("the host had no room for the disk; {why}")).to_string();
+        }
+        why
     }
 
     fn facts(&self, now: Timestamp, has_turn: bool) -> Facts {
@@ -121,10 +139,7 @@ impl Life for BroughtDiskLife {
         match (step, &seen.disk) {
             (BroughtStep::Place, Some(disk)) => place(&self.vms, disk).await,
             (BroughtStep::Make, Some(disk)) => self.make(seen, disk, turn.as_ref()).await,
-            (BroughtStep::Fail, Some(disk)) => {
-                let why = seen.brought.origin.why_not(seen.source.is_none());
-                settle(&self.vms, disk, Some(why)).await
-            }
+            (BroughtStep::Fail, Some(disk)) => settle(&self.vms, disk, Some(seen.why_not(disk))).await,
             (BroughtStep::End, _) => self.end(seen.brought.id).await,
             (_, None) => Ok(()),
         }
@@ -132,7 +147,8 @@ impl Life for BroughtDiskLife {
 
     async fn rest(&self, seen: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
         let Some(until) = until.filter(|until| seen.brought.work_at != Some(*until)) else { return Ok(()) };
-        if seen.disk.as_ref().is_some_and(|disk| disk.message.as_deref() != Some(WAITING)) {
+        let told = seen.disk.as_ref().map(|disk| disk.message.as_deref().unwrap_or_default());
+        if told.is_some_and(|told| told != WAITING) {
             say(&self.vms, seen.brought.id, WAITING).await?;
         }
         self.postpone(seen, until).await
@@ -178,15 +194,12 @@ impl BroughtDiskLife {
 
     /// A disk's turn, if it has come.
     fn turn(&self, brought: &BroughtDiskRow, now: Timestamp) -> Option<Turn> {
+        let (owner, work) = (Some((brought.org, brought.project)), Work::Disk(brought.id));
         match brought.origin {
             Origin::Backup(_) => {
-                let permit = self.vms.restoring().clone().try_acquire_owned().ok();
-                permit.map(|permit| Turn::Restoring { _permit: permit })
+                self.vms.restoring().ask(owner, &work, now).map(|slot| Turn::Restoring { _slot: slot })
             }
-            Origin::File => {
-                let owner = Some((brought.org, brought.project));
-                self.vms.converting().ask(owner, &Work::Disk(brought.id), now).map(Turn::Converting)
-            }
+            Origin::File => self.vms.converting().ask(owner, &work, now).map(Turn::Converting),
         }
     }
 
@@ -213,16 +226,20 @@ impl BroughtDiskLife {
 
     /// Has a disk tried again for which the host has no room now.
     async fn wait_for_room(&self, seen: &Seen, missing: &str) -> Result<(), StepError> {
-        say(&self.vms, seen.brought.id, &format!("waiting for room on the host: {missing}")).await?;
-        let again = self.vms.clock().now().plus_seconds(ROOM_PAUSE);
-        self.postpone(seen, again.min(last_moment(seen.brought.created_at))).await
+        let BroughtDiskRow { id, project, created_at, .. } = seen.brought;
+        let now = self.vms.clock().now();
+        let pause = room_pause(created_at, now);
+        tracing::warn!(disk = %id, %project, missing, seconds = pause, "a disk waits for room on the host");
+        let again = format!("{NO_ROOM}{missing}; it is tried again {} min later, unless you delete it", pause / 60);
+        say(&self.vms, id, &again).await?;
+        self.postpone(seen, now.plus_seconds(pause).min(last_moment(created_at))).await
     }
 
     async fn bring(&self, seen: &Seen, disk: &DiskRow, turn: Option<&Turn>) -> Result<(), StepError> {
         let (file, conversion) = match (&seen.source, turn) {
             (Some(Source::Backup(backup)), Some(_)) => (self.fetched(&seen.brought, backup).await?, None),
-            (Some(Source::File(file)), Some(Turn::Converting(place))) => (file.clone(), Some(place.number())),
-            _ => return Ok(()),
+            (Some(Source::File(file)), Some(Turn::Converting(slot))) => (file.clone(), Some(slot.number())),
+            _ => return Err(Error::internal("a disk is made of nothing, or out of its turn").into()),
         };
         say(&self.vms, disk.id, "checking and converting").await?;
         let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
@@ -271,7 +288,9 @@ impl BroughtDiskLife {
     /// Removes what was fetched or sent, and hands the disk to its own worker.
     async fn end(&self, id: DiskId) -> Result<(), StepError> {
         let Some(ended) = store::brought_disk::find(self.vms.db(), id).await? else { return Ok(()) };
-        self.vms.converting().forget(&Work::Disk(id));
+        for slots in [self.vms.converting(), self.vms.restoring()] {
+            slots.forget(&Work::Disk(id));
+        }
         // What stays is swept at the next start.
         let _ = tokio::fs::remove_file(self.staged(&ended).await?).await;
         fault(Self::KIND, "end", "swept").await?;

@@ -17,8 +17,9 @@ use berth_host::EngineError;
 use berth_host::vm::{ImageImport, ImageInfo};
 use tokio_util::sync::CancellationToken;
 
+use super::wanted::unwanted;
 use super::{StepError, download, fault};
-use crate::services::vm::converting::{Place, Work};
+use crate::services::vm::slots::{Slot, Work};
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::{Vms, store};
 use crate::work::lifecycle::{Life, Next};
@@ -37,9 +38,6 @@ pub async fn prepare(vms: &Vms) -> Result<()> {
     }
     let wanted = store::image::sources(vms.db()).await?;
     let uploads = wanted.iter().filter_map(|source| serde_json::from_str::<Import>(source).ok()?.upload);
-    let mut tx = vms.db().begin().await?;
-    store::brought_disk::release_all(&mut tx).await?;
-    tx.commit().await?;
     let disks = store::brought_disk::of_files(vms.db()).await?;
     let wanted: HashSet<String> = uploads.chain(disks.into_iter().map(|id| Origin::File.staged(id))).collect();
     let staging = vms.engine().staging().await.map_err(Error::unavailable)?;
@@ -115,7 +113,7 @@ impl Life for ImageLife {
 
     async fn take(&self, seen: &Seen, step: ImageStep) -> Result<(), StepError> {
         match (step, &seen.row, &seen.host) {
-            (ImageStep::Import, Some(row), _) => self.import(row).await,
+            (ImageStep::Import, Some(row), _) => self.import_if_wanted(row).await,
             (ImageStep::Remove, Some(row), _) => self.remove(row).await,
             (ImageStep::Record, row, Some(info)) => {
                 tracing::info!(image = seen.id, version = info.version, "image is ready");
@@ -155,6 +153,17 @@ impl ImageLife {
         Self { vms }
     }
 
+    /// Imports an image, or gives that up where nobody wants it any more.
+    async fn import_if_wanted(&self, row: &ImageRow) -> Result<(), StepError> {
+        let load = || store::image::find_ever(self.vms.db(), &row.id);
+        let done = tokio::select! {
+            done = self.import(row) => done,
+            () = unwanted(load, |row: &ImageRow| row.status == ImageStatus::Importing) => Ok(()),
+        };
+        self.vms.converting().forget(&Work::Image(row.id.clone()));
+        done
+    }
+
     async fn import(&self, row: &ImageRow) -> Result<(), StepError> {
         let vms = &self.vms;
         let source = row.source.as_deref().unwrap_or_default();
@@ -162,9 +171,9 @@ impl ImageLife {
         let taken = match self.fetch(row, &import).await {
             Ok(file) => {
                 fault("image", "import", "fetched").await?;
-                let place = self.place(row).await?;
+                let slot = self.slot(row).await?;
                 say(vms, row, "checking and converting".into()).await?;
-                vms.engine().import_image(&file, &ImageImport::of(&import, place.number())).await
+                vms.engine().import_image(&file, &ImageImport::of(&import, slot.number())).await
             }
             Err(error) => Err(error),
         };
@@ -181,18 +190,18 @@ impl ImageLife {
         self.sweep(&import).await
     }
 
-    /// A place among the conversions, once its turn has come.
-    async fn place(&self, row: &ImageRow) -> Result<Place, StepError> {
+    /// A slot among the conversions, once its turn has come.
+    async fn slot(&self, row: &ImageRow) -> Result<Slot, StepError> {
         let work = Work::Image(row.id.clone());
         let ask = || self.vms.converting().ask(None, &work, self.vms.clock().now());
-        if let Some(place) = ask() {
-            return Ok(place);
+        if let Some(slot) = ask() {
+            return Ok(slot);
         }
         say(&self.vms, row, "waiting for its turn to be converted".into()).await?;
         loop {
             tokio::time::sleep(LOOK).await;
-            if let Some(place) = ask() {
-                return Ok(place);
+            if let Some(slot) = ask() {
+                return Ok(slot);
             }
         }
     }

@@ -115,6 +115,13 @@ pub async fn release_all(tx: &mut Tx) -> Result<(), DbError> {
     sql("DELETE FROM brought_disks WHERE claimed_gb IS NOT NULL").execute(tx).await.map(drop)
 }
 
+/// Whether any disk of a project is being brought, or its file is on its way.
+pub async fn any(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
+    let text = "SELECT id FROM brought_disks WHERE project_id = $1 AND deleted_at IS NULL LIMIT 1";
+    let found: Option<IdRow> = sql(text).bind(project).fetch_optional(tx).await?;
+    Ok(found.is_some())
+}
+
 /// Has the worker look at a disk, if it is being brought.
 pub async fn wake(tx: &mut Tx, disk: DiskId, now: Timestamp) -> Result<(), DbError> {
     sql("UPDATE brought_disks SET work_at = $2 WHERE id = $1 AND deleted_at IS NULL")
