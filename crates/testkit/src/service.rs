@@ -189,11 +189,16 @@ impl Service {
         self.child.is_some()
     }
 
-    /// Adds faults, as `BERTH_FAULT` has them, to those of a service that runs.
+    /// Adds faults, as `BERTH_FAULT` has them, to those of a service that runs; the next start has none of them.
     pub fn add_faults(&self, faults: &str) {
         let file = self.later_faults();
         let whole = file.with_extension("new");
         std::fs::write(&whole, faults).and_then(|()| std::fs::rename(whole, file)).expect("a file");
+    }
+
+    /// Removes faults that were added to a service which ended before it came to them.
+    fn forget_later_faults(&self) {
+        let _ = std::fs::remove_file(self.later_faults());
     }
 
     fn log_file(&self) -> PathBuf {
@@ -227,6 +232,7 @@ impl Service {
     /// that waits there.
     pub fn start_as(&mut self, mut command: Command) {
         assert!(self.child.is_none(), "it was started before");
+        self.forget_later_faults();
         self.log_before = self.log().len();
         let child = self.child.insert(command.spawn().expect("the service starts"));
         eventually("the service", 120, || {
@@ -253,6 +259,7 @@ impl Service {
     /// Has it end by itself at a fault point of what it does as soon as it starts. Later starts have no faults.
     pub fn start_and_die_at(&mut self, point: &str) {
         self.set("BERTH_FAULT", &format!("{point}=kill"));
+        self.forget_later_faults();
         self.log_before = self.log().len();
         self.child = Some(self.command().spawn().expect("the service starts"));
         self.died_at(point);

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use berth_domain::vm::backup::BackupStep;
 use berth_domain::vm::backup_schedule::ScheduleStep;
+use berth_domain::vm::brought_disk::BroughtStep;
 use berth_testkit::{Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -57,6 +58,9 @@ const PRUNED: &[&str] = &["backup_schedule.prune.before", "backup_schedule.prune
 fn every_step_of_a_backup_has_points_at_which_the_service_is_killed() {
     let killed: Vec<_> = [STORED, FAILED, REMOVED, RESTORED, SCHEDULED, PRUNED].concat();
     let steps = BackupStep::ALL.iter().map(|step| format!("backup.{step}"));
+    // A disk that cannot be made any more fails the same wherever it comes from: the tests of files kill that.
+    let restored = BroughtStep::ALL.iter().filter(|step| **step != BroughtStep::Fail);
+    let steps = steps.chain(restored.map(|step| format!("brought_disk.{step}")));
     for step in steps.chain(ScheduleStep::ALL.iter().map(|step| format!("backup_schedule.{step}"))) {
         for moment in ["before", "after"] {
             let point = format!("{step}.{moment}");

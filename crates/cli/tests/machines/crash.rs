@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use berth_domain::vm::disk::DiskStep;
 use berth_domain::vm::disk_snapshot::DiskSnapshotStep;
@@ -188,6 +188,25 @@ async fn nothing_is_left(service: &Service, caller: &Caller, process: Option<Pid
             (&quota["vms"]["used"], &quota["disks"]["used"]) == (&json!(0), &json!(0))
         })
         .await;
+}
+
+/// What the host has of machines, disks and what those build on: names below the data folder.
+pub fn held(service: &Service) -> Vec<String> {
+    let folders = ["machines", "disks", "bases"].into_iter();
+    let mut held: Vec<_> = folders
+        .flat_map(|folder| service.files(folder).into_iter().map(move |name| format!("{folder}/{name}")))
+        .collect();
+    held.sort();
+    held
+}
+
+/// Asserts that the host comes back to what it had before a service was killed at a point.
+pub fn holds(service: &Service, before: &[String], point: &str) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while held(service) != before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(held(service), before, "{point}");
 }
 
 /// Has a service come to faults, which runs already or is started.
@@ -502,7 +521,7 @@ pub async fn runs_again(caller: &Caller, id: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_goes_on() {
     let (mut service, id) = with_machine().await;
-    let path = format!("/vms/{id}/stop");
+    let (path, before) = (format!("/vms/{id}/stop"), held(&service));
     for point in STOP {
         let caller = killed_at(&mut service, point, async |caller| {
             caller.ask(Method::POST, &path, Value::Null, 202).await;
@@ -511,6 +530,7 @@ async fn a_stop_goes_on() {
         caller.reaches(&id, "stopped").await;
         assert!(service.machine(&id).is_none(), "{point}");
         runs_again(&caller, &id).await;
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -518,6 +538,7 @@ async fn a_stop_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspension_goes_on() {
     let (mut service, id) = with_machine().await;
+    let before = held(&service);
     for point in SUSPENSION {
         let path = format!("/vms/{id}/suspend");
         let caller = killed_at(&mut service, point, async |caller| {
@@ -529,6 +550,7 @@ async fn a_suspension_goes_on() {
         assert_eq!(caller.act(&format!("/vms/{id}/resume")).await.status, 202);
         let running = caller.reaches(&id, "running").await;
         assert!(running["message"].is_null(), "{point}: it goes on with its memory: {running}");
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -536,6 +558,7 @@ async fn a_suspension_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumption_goes_on_or_boots() {
     let (mut service, id) = with_machine().await;
+    let before = held(&service);
     for point in RESUMPTION {
         let caller = service.admin().await;
         caller.act(&format!("/vms/{id}/suspend")).await;
@@ -548,6 +571,7 @@ async fn a_resumption_goes_on_or_boots() {
         let running = caller.reaches(&id, "running").await;
         assert!(running["message"].is_null() && service.machine(&id).is_some(), "{point}: {running}");
         assert!(!service.dir.path().join("machines").join(&id).join("suspended").exists(), "{point}");
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -555,6 +579,7 @@ async fn a_resumption_goes_on_or_boots() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_suspended_vm_is_stopped() {
     let (mut service, id) = with_machine().await;
+    let before = held(&service);
     for point in FORGETTING {
         let caller = service.admin().await;
         caller.act(&format!("/vms/{id}/suspend")).await;
@@ -567,6 +592,7 @@ async fn a_suspended_vm_is_stopped() {
         caller.reaches(&id, "stopped").await;
         assert!(!service.dir.path().join("machines").join(&id).join("suspended").exists(), "{point}");
         runs_again(&caller, &id).await;
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -607,7 +633,7 @@ async fn one_whose_memory_is_not_written_in_time_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_goes_on() {
     let (mut service, id) = with_machine().await;
-    let path = format!("/vms/{id}/restart");
+    let (path, had) = (format!("/vms/{id}/restart"), held(&service));
     for point in RESTART {
         let before = service.machine(&id);
         let caller = killed_at(&mut service, point, async |caller| {
@@ -616,6 +642,7 @@ async fn a_restart_goes_on() {
         .await;
         caller.reaches(&id, "running").await;
         assert_ne!(service.machine(&id), before, "{point}: it is another process");
+        holds(&service, &had, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -623,6 +650,7 @@ async fn a_restart_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_goes_on() {
     let (mut service, id) = with_machine().await;
+    let before = held(&service);
     for point in START {
         let caller = service.admin().await;
         caller.act(&format!("/vms/{id}/stop")).await;
@@ -634,6 +662,7 @@ async fn a_start_goes_on() {
         .await;
         caller.reaches(&id, "running").await;
         assert!(service.machine(&id).is_some(), "{point}");
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -700,7 +729,7 @@ async fn a_change_of_keys_goes_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_death_is_dealt_with() {
     let (mut service, id) = with_machine().await;
-    let path = format!("/vms/{id}");
+    let (path, before) = (format!("/vms/{id}"), held(&service));
     for (policy, point, end) in DEATH {
         let machine = service.machine(&id).expect("a process");
         let caller = killed_at(&mut service, point, async |caller| {
@@ -716,6 +745,7 @@ async fn a_death_is_dealt_with() {
         if end == "failed" {
             runs_again(&caller, &id).await;
         }
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -737,7 +767,7 @@ fn tell(data: &Path, id: &str, command: &str) -> Option<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_that_powers_itself_off_is_dealt_with() {
     let (mut service, id) = with_guest().await;
-    let data = service.dir.path().to_owned();
+    let (data, before) = (service.dir.path().to_owned(), held(&service));
     for point in GUEST_OFF {
         let caller = killed_at(&mut service, point, async |caller| {
             ready(caller, &id).await;
@@ -753,6 +783,7 @@ async fn a_guest_that_powers_itself_off_is_dealt_with() {
         let stopped = caller.reaches(&id, "stopped").await;
         assert_eq!(stopped["message"], "the guest powered itself off", "{point}");
         runs_again(&caller, &id).await;
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }

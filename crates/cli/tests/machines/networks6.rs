@@ -9,6 +9,8 @@ use crate::guest::{ready, says, with_login};
 
 const ADDRESS: &str = "fd62:6572:7468::15";
 const CIDR6: &str = "fd00:20::/64";
+/// Of a network that is not where the others are.
+const ELSEWHERE6: &str = "fd00:21::/64";
 
 /// A VM in a network of this project that has the addresses.
 async fn vm(caller: &Caller, public: &str, (name, image): (&str, &str), network: &str) -> String {
@@ -20,8 +22,8 @@ async fn vm(caller: &Caller, public: &str, (name, image): (&str, &str), network:
     caller.create_vm(body).await
 }
 
-async fn network(caller: &Caller) -> String {
-    let made = caller.post("/networks", json!({"name": "lan", "cidr6": CIDR6})).await;
+async fn network(caller: &Caller, cidr6: &str) -> String {
+    let made = caller.post("/networks", json!({"name": "lan", "cidr6": cidr6})).await;
     assert_eq!(made.status, 201, "{made:?}");
     made.id()
 }
@@ -69,7 +71,7 @@ async fn a_small_vm_and_a_sandbox_reach_each_other_by_ipv6_and_a_third_of_anothe
     service.configure("[sandbox]\nwarm_machines = 0\n");
     service.start();
     let caller = service.admin().await;
-    let lan = network(&caller).await;
+    let lan = network(&caller, CIDR6).await;
     let mut body = with_login(&service);
     body["network_ids"] = json!([lan]);
     let web = caller.create_vm(body).await;
@@ -93,14 +95,21 @@ async fn a_small_vm_and_a_sandbox_reach_each_other_by_ipv6_and_a_third_of_anothe
         assert_eq!(shell(&caller, &within, &page).await, "of the VM\n", "{name}");
     }
 
-    // The stranger's network has the same addresses, and others in it.
+    // The stranger, who reaches itself by IPv6, is in no network with these addresses, and knows none of these names.
     let elsewhere = caller.another_project("elsewhere").await;
-    let stranger = sandbox(&elsewhere, "stranger", &network(&elsewhere).await).await;
-    for host in ["[fd00:20::2]:8000", "[fd00:20::3]:8001", "web:8000", "box:8001"] {
-        let line = format!("curl -6 -sS -m 5 http://{host}/");
+    let stranger = sandbox(&elsewhere, "stranger", &network(&elsewhere, ELSEWHERE6).await).await;
+    let own = "curl -6 -sS -m 60 --retry 30 --retry-connrefused 'http://[fd00:21::2]:8001/name'";
+    assert_eq!(shell(&elsewhere, &stranger, own).await, shell(&elsewhere, &stranger, "hostname").await);
+    // To curl 7 is that nobody can be reached there, 28 that nobody answers, and 6 that there is no such name.
+    let probes: [(&str, &[i64]); 4] =
+        [("[fd00:20::2]:8000", &[7, 28]), ("[fd00:20::3]:8001", &[7, 28]), ("web:8000", &[6]), ("box:8001", &[6])];
+    for (host, codes) in probes {
+        let line = format!("curl -6 -sS -m 20 'http://{host}/'");
         let outcome = run(&elsewhere, &stranger, json!({"cmd": line})).await;
-        assert!(outcome.last.1["code"].as_i64().is_some_and(|code| code > 0), "{host}: {outcome:?}");
+        assert!(outcome.last.1["code"].as_i64().is_some_and(|code| codes.contains(&code)), "{host}: {outcome:?}");
     }
+    let page = "curl -6 -sS -m 60 'http://[fd00:20::2]:8000/hello'";
+    assert_eq!(shell(&caller, &within, page).await, "of the VM\n", "who belongs there still reaches it");
 }
 
 /// Takes minutes: `script/soak` runs it.
@@ -108,7 +117,7 @@ mod soak {
     use berth_testkit::Service;
     use serde_json::json;
 
-    use super::{network, reaches, serves, settled, vm};
+    use super::{CIDR6, network, reaches, serves, settled, vm};
     use crate::BERTH;
     use crate::guest::{key, ready, says, ssh};
 
@@ -117,11 +126,11 @@ mod soak {
         let service = Service::started(BERTH, &["micro", "debian-12"]);
         let caller = service.admin().await;
         let (_, public) = key(&service);
-        let lan = network(&caller).await;
+        let lan = network(&caller, CIDR6).await;
         let web = vm(&caller, &public, ("web", "debian-12"), &lan).await;
         let db = vm(&caller, &public, ("db", "debian-12"), &lan).await;
         let elsewhere = caller.another_project("elsewhere").await;
-        let other = vm(&elsewhere, &public, ("db", "micro"), &network(&elsewhere).await).await;
+        let other = vm(&elsewhere, &public, ("db", "micro"), &network(&elsewhere, CIDR6).await).await;
         let (web, db, other) = (ready(&caller, &web).await, ready(&caller, &db).await, ready(&elsewhere, &other).await);
         assert_eq!(web["networks"][0]["address6"], "fd00:20::2");
         for vm in [&web, &db] {

@@ -4,7 +4,7 @@ use berth_testkit::{Caller, Service};
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::crash::{killed_at, leaves_nothing, with_machine};
+use crate::crash::{held, holds, killed_at, leaves_nothing, with_machine};
 use crate::guest::{ready, says, with_login};
 
 /// The points at which the service is killed.
@@ -57,6 +57,7 @@ async fn a_guest_begins_anew_with_the_data_disks_that_it_had() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reinstallation_goes_on() {
     let (mut service, id) = with_machine().await;
+    let had = held(&service);
     for point in POINTS {
         let before = service.machine(&id);
         let caller = killed_at(&mut service, point, async |caller| {
@@ -68,6 +69,7 @@ async fn a_reinstallation_goes_on() {
         assert!(vm["message"].is_null() && service.machine(&id) != before, "{point}: {vm}");
         let path = format!("/root_disks/{}", vm["root_disk"]["id"].as_str().expect("an id"));
         assert_eq!(caller.get(&path).await.body["status"], "ready", "{point}");
+        holds(&service, &had, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }

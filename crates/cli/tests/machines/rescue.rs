@@ -4,7 +4,7 @@ use berth_testkit::{Caller, Service};
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::crash::{killed_at, leaves_nothing, runs_again, with_machine};
+use crate::crash::{held, holds, killed_at, leaves_nothing, runs_again, with_machine};
 use crate::guest::{ready, says, with_login};
 
 // The points at which the service is killed, by what it was doing.
@@ -119,6 +119,7 @@ async fn a_vm_is_repaired_with_its_disks_beside_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rescue_goes_on() {
     let (mut service, id) = with_machine().await;
+    let before = held(&service);
     for point in RESCUE {
         let caller = killed_at(&mut service, point, async |caller| {
             assert_eq!(caller.act(&format!("/vms/{id}/rescue")).await.status, 202);
@@ -127,6 +128,7 @@ async fn a_rescue_goes_on() {
         let vm = caller.reaches(&id, "running").await;
         assert!(vm["rescue"] == true && rescue_disk(&service, &id), "{point}: {vm}");
         verb(&caller, &id, "restart", "running").await;
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }
@@ -135,6 +137,7 @@ async fn a_rescue_goes_on() {
 async fn an_end_of_a_rescue_goes_on() {
     let ends = RETURN.iter().map(|point| ("restart", "running", point));
     let (mut service, id) = with_machine().await;
+    let before = held(&service);
     for (verb, status, point) in ends.chain(STOP.iter().map(|point| ("stop", "stopped", point))) {
         let caller = service.admin().await;
         assert_eq!(caller.act(&format!("/vms/{id}/rescue")).await.status, 202);
@@ -148,6 +151,7 @@ async fn an_end_of_a_rescue_goes_on() {
         if status == "stopped" {
             runs_again(&caller, &id).await;
         }
+        holds(&service, &before, point);
     }
     leaves_nothing(&service, &service.admin().await, &id).await;
 }

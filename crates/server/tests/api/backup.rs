@@ -371,6 +371,30 @@ async fn a_service_that_dies_begins_anew_and_leaves_nothing() {
     platform.admin.until("its sweep", async |_| platform.engine.staged().is_empty()).await;
 }
 
+/// Where the database is another copy, a backup may be gone that a disk is to be made of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_whose_backup_is_gone_fails_and_leaves_nothing() {
+    let platform = platform().await;
+    let data = disk(&platform.admin, 10).await;
+    let backup = ready(&platform.admin, json!({"disk_id": data})).await;
+    let_go(&platform).await;
+    platform.engine.hold("bring_disk");
+    let id = platform.admin.post(&format!("/backups/{}/restore", id_of(&backup)), json!({})).await.id();
+    let path = format!("/disks/{id}");
+    platform.admin.until("its making", async |_| platform.engine.waiting() > 0).await;
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    let lost = "UPDATE backups SET status = 'deleted', deleted_at = 1, work_at = NULL";
+    sql(lost).execute(&mut tx).await.expect("a change");
+    tx.commit().await.expect("a change");
+    let platform = platform.crash_and_restart().await;
+    let caller = &platform.admin;
+    assert_eq!(settled(caller, &path, "failed").await["message"], "the backup is not there any more");
+    platform.engine.let_go();
+    caller.until("its sweep", async |_| platform.engine.staged().is_empty()).await;
+    assert_eq!(caller.delete(&path).await.status, 204);
+    gone(caller, &path).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_is_waited_for() {
     let platform = platform().await;

@@ -284,13 +284,33 @@ async fn a_disk_waits_for_room_on_the_host_and_says_so() {
     let caller = &platform.admin;
     platform.engine.refuse("bring_disk", EngineError::NoCapacity("the host's disk is full".into()));
     let path = format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
-    let waits =
-        async |c: Caller| c.get(&path).await.body["message"] == "waiting for room on the host: the host's disk is full";
+    let waits = async |c: Caller| {
+        let message = c.get(&path).await.body["message"].clone();
+        message.as_str().is_some_and(|text| text.starts_with("waiting for room on the host: the host's disk is full"))
+    };
     caller.until("its wait", waits).await;
     assert_eq!(caller.get(&path).await.body["status"], "provisioning");
     platform.engine.allow("bring_disk");
     platform.advance(ROOM_PAUSE);
     settled(caller, &path, "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_for_which_room_never_comes_fails_and_says_so() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    platform.engine.refuse("bring_disk", EngineError::NoCapacity("the host's disk is full".into()));
+    let path = format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
+    let waits = async |c: Caller| {
+        let message = c.get(&path).await.body["message"].clone();
+        message.as_str().is_some_and(|text| text.starts_with("waiting for room on the host: "))
+    };
+    caller.until("its wait", waits).await;
+    platform.advance(LONGEST);
+    let failed = settled(caller, &path, "failed").await;
+    let says = |words: &str| failed["message"].as_str().is_some_and(|text| text.contains(words));
+    assert!(says("the host had no room for the disk") && says("longer than 20 hours"), "{failed}");
+    caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -334,6 +354,34 @@ async fn a_disk_is_made_within_twenty_hours_or_fails() {
         caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
         platform.engine.let_go();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organization_leaves_a_turn_to_whoever_comes_next() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let other = platform.sign_up("ada@example.com").await;
+    let sent = async |caller: &Caller| format!("/disks/{}", send(caller, PATH, &[], "a disk").await.id());
+    platform.engine.hold("bring_disk");
+    let first = sent(caller).await;
+    caller.until("the host's work", |_| async { platform.engine.waiting() == 1 }).await;
+    let second = sent(caller).await;
+    let waits = async |caller: &Caller| {
+        let disk = caller.get(&second).await.body;
+        (&disk["status"], &disk["message"]) == (&json!("provisioning"), &json!("waiting for its turn to be made"))
+    };
+    caller.until("its wait", async |c: Caller| waits(&c).await).await;
+    // It came later, and does not wait.
+    let theirs = sent(&other).await;
+    caller.until("the host's work for both", |_| async { platform.engine.waiting() == 2 }).await;
+    assert_eq!(other.get(&theirs).await.body["message"], "checking and converting");
+    assert!(waits(caller).await, "{:?}", caller.get(&second).await);
+    platform.engine.let_go();
+    settled(caller, &first, "ready").await;
+    settled(&other, &theirs, "ready").await;
+    // It asks again in a while.
+    platform.advance(5);
+    settled(caller, &second, "ready").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

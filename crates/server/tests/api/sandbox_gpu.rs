@@ -271,7 +271,7 @@ async fn a_quota_counts_the_gpus_of_vms_and_sandboxes_together() {
     caller.post("/sandboxes", body("two")).await.refused(403, "quota_exceeded");
     let refused = caller.post(&format!("/sandboxes/{sandbox}/fork"), json!({"include_memory": false})).await;
     refused.refused(403, "quota_exceeded");
-    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("1 GPUs")), "{refused:?}");
+    assert!(refused.body["message"].as_str().is_some_and(|text| text.contains("1 GPU;")), "{refused:?}");
     assert_eq!(caller.post("/sandboxes", json!({"name": "without"})).await.status, 201);
     let quota = caller.get("/quota").await.body;
     assert_eq!(quota["gpus"], json!({"used": 1, "limit": null}), "it is the organization's");
