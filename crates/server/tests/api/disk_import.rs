@@ -203,6 +203,8 @@ async fn a_project_sends_few_at_a_time_and_who_leaves_leaves_nothing() {
     assert!(refused.header("retry-after").is_some(), "{refused:?}");
     drop(two);
     caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+    // A request that was left gives back its place last.
+    caller.until("a place", async |caller| send(&caller, PATH, &key, "all of it").await.status != 429).await;
     assert_eq!(send(caller, PATH, &key, "all of it").await.id(), first);
     assert_eq!(send(caller, PATH, &[], "x").await.status, 201);
 }
