@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::crash::killed_at;
+use crate::crash::{self, killed_at};
 use crate::guest::{ready, says, with_login};
 use crate::network::Session;
 use crate::shared::{HOST, OTHER, Other, another, ip, places, serve};
@@ -431,7 +431,7 @@ async fn killed_everywhere(mut service: Service, other: Other) {
             found().await.rules.values().flatten().any(|rule| rule.contains(&key) || rule.contains(&port.to_string()))
         };
         caller.until("the port", leads).await;
-        service.kill();
+        crash::stopped(&mut service);
     }
     // A machine that dies while nobody looks leaves nothing either.
     kill_process(service.machine(&id).expect("a machine"), Signal::KILL).expect("a signal");

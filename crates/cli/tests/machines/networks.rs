@@ -100,7 +100,7 @@ impl Pair {
         let page = "mkdir -p /www && echo of the VM >/www/hello && httpd -p 8000 -h /www";
         says(service, &vm, &format!("{page} && setsid sh -c '{echo}' </dev/null >/dev/null 2>&1 &"));
         shell(caller, &within, "mkdir -p www && echo of the sandbox >www/hello").await;
-        let server = json!({"argv": ["python3", "-m", "http.server", "8001"], "cwd": "www"});
+        let server = json!({"argv": ["python3", "-m", "http.server", "--bind", "::", "8001"], "cwd": "www"});
         begin(caller, &within, server).await;
         Self { lan, web, vm, within }
     }
