@@ -159,7 +159,7 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
         let request = if body.is_null() { request } else { request.json(&body) };
         let answer = self.caller.send(request).await;
         let (status, code) = (answer.status, text(&answer.body, "code"));
-        let is_refused = matches!((status, code), (400, "invalid_status") | (404 | 409, _));
+        let is_refused = matches!((status, code), (400, "invalid_status" | "disk_not_found") | (404 | 409, _));
         // A disk that is not ready is a field that is wrong.
         let is_not_ready = status == 400 && answer.body.to_string().contains("ready");
         assert!((200..300).contains(&status) || is_refused || is_not_ready, "{method} {path}: {answer:?}");
@@ -205,7 +205,10 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
             return self.ask(Method::DELETE, &format!("/disk_snapshots/{snapshot}"), Value::Null).await;
         }
         let of_data = self.one_of(disks).filter(|_| self.chance.below(2) == 0);
-        let root = vms.iter().find(|it| it["id"] == vm).map(|it| text(&it["root_disk"], "id")).expect("a root disk");
+        let root = vms.iter().find(|it| it["id"] == vm).map(|it| text(&it["root_disk"], "id")).expect("a VM");
+        if root.is_empty() && of_data.is_none() {
+            return format!("{vm} is being deleted, and has no root disk any more");
+        }
         let body = of_data.map_or(json!({"root_disk_id": root}), |disk| json!({"disk_id": disk}));
         self.ask(Method::POST, "/disk_snapshots", body).await
     }
@@ -220,8 +223,11 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
         let body = json!({"vm_id": vm});
         match self.chance.below(5) {
             0 => {
-                let root = vms.iter().find(|it| it["id"] == vm).map(|it| &it["root_disk"]).expect("a root disk");
-                let size = json!({"size_gb": root["size_gb"].as_u64().expect("a size") + 1});
+                let root = vms.iter().find(|it| it["id"] == vm).map(|it| &it["root_disk"]).expect("a VM");
+                let Some(size_gb) = root["size_gb"].as_u64() else {
+                    return format!("{vm} is being deleted, and has no root disk any more");
+                };
+                let size = json!({"size_gb": size_gb + 1});
                 self.ask(Method::POST, &format!("/root_disks/{}/resize", text(root, "id")), size).await
             }
             1 if free > FREE_DISKS => self.ask(Method::DELETE, &format!("/disks/{disk}"), Value::Null).await,
