@@ -80,6 +80,19 @@ async fn an_upload_is_taken_in_after_the_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_import_that_nobody_wants_any_more_leaves_nothing() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    platform.engine.hold("import_image");
+    assert_eq!(upload(caller, "mine", vec![7; 1 << 20]).await.status, 201);
+    caller.until("the host's work", |_| async { platform.engine.waiting() == 1 }).await;
+    assert_eq!(caller.delete("/api/v1/images/mine").await.status, 204);
+    caller.until("an empty folder", |_| async { platform.engine.staged().is_empty() }).await;
+    assert!(!platform.engine.has_image("mine"));
+    platform.engine.let_go();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_import_and_a_removal_outlive_the_service() {
     let platform = Platform::start().await;
     platform.engine.refuse("import_image", EngineError::Transient("not now".into()));

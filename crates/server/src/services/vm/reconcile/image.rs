@@ -113,7 +113,7 @@ impl Life for ImageLife {
 
     async fn take(&self, seen: &Seen, step: ImageStep) -> Result<(), StepError> {
         match (step, &seen.row, &seen.host) {
-            (ImageStep::Import, Some(row), _) => self.import_if_wanted(row).await,
+            (ImageStep::Import, Some(row), _) => self.import(row).await,
             (ImageStep::Remove, Some(row), _) => self.remove(row).await,
             (ImageStep::Record, row, Some(info)) => {
                 tracing::info!(image = seen.id, version = info.version, "image is ready");
@@ -153,41 +153,38 @@ impl ImageLife {
         Self { vms }
     }
 
-    /// Imports an image, or gives that up where nobody wants it any more.
-    async fn import_if_wanted(&self, row: &ImageRow) -> Result<(), StepError> {
-        let load = || store::image::find_ever(self.vms.db(), &row.id);
-        let done = tokio::select! {
-            done = self.import(row) => done,
-            () = unwanted(load, |row: &ImageRow| row.status == ImageStatus::Importing) => Ok(()),
-        };
-        self.vms.converting().forget(&Work::Image(row.id.clone()));
-        done
-    }
-
+    /// Imports an image, or gives that up where nobody wants it any more. Of what was fetched nothing stays in either case.
     async fn import(&self, row: &ImageRow) -> Result<(), StepError> {
         let vms = &self.vms;
         let source = row.source.as_deref().unwrap_or_default();
         let import: Import = serde_json::from_str(source).map_err(Error::internal)?;
-        let taken = match self.fetch(row, &import).await {
-            Ok(file) => {
-                fault("image", "import", "fetched").await?;
-                let slot = self.slot(row).await?;
-                say(vms, row, "checking and converting".into()).await?;
-                vms.engine().import_image(&file, &ImageImport::of(&import, slot.number())).await
-            }
-            Err(error) => Err(error),
+        let load = || store::image::find_ever(vms.db(), &row.id);
+        let taken = tokio::select! {
+            taken = self.take_in(row, &import) => Some(taken),
+            () = unwanted(load, |row: &ImageRow| row.status == ImageStatus::Importing) => None,
         };
+        vms.converting().forget(&Work::Image(row.id.clone()));
         fault("image", "import", "done").await?;
         match taken {
-            Ok(info) => {
+            Some(Ok(info)) => {
                 tracing::info!(image = row.id, version = info.version, "image is imported");
                 record(vms, Some(row), info).await?;
             }
-            Err(error) if error.is_final() => fail(vms, row, error.to_string()).await?,
-            Err(error) => return Err(error.into()),
+            Some(Err(StepError::Engine(error))) if error.is_final() => fail(vms, row, error.to_string()).await?,
+            Some(Err(error)) => return Err(error),
+            None => {}
         }
         fault("image", "import", "recorded").await?;
         self.sweep(&import).await
+    }
+
+    /// Fetches an image and has it converted in its turn.
+    async fn take_in(&self, row: &ImageRow, import: &Import) -> Result<ImageInfo, StepError> {
+        let file = self.fetch(row, import).await?;
+        fault("image", "import", "fetched").await?;
+        let slot = self.slot(row).await?;
+        say(&self.vms, row, "checking and converting".into()).await?;
+        Ok(self.vms.engine().import_image(&file, &ImageImport::of(import, slot.number())).await?)
     }
 
     /// A slot among the conversions, once its turn has come.
