@@ -79,10 +79,10 @@ impl Machines {
         self.of_vm(Ipv4Addr::new(127, 127, 255, 255))
     }
 
-    /// The user of a program that reads what somebody sent, where the service may choose: one for each place, by the last
+    /// The user of a program that reads what somebody sent, where the service may choose: one for each slot, by the last
     /// addresses but one that are broadcasts', which no VM has.
-    pub(crate) fn of_conversion(self, place: u32) -> Option<u32> {
-        self.user(by_place(place))
+    pub(crate) fn of_conversion(self, slot: u32) -> Option<u32> {
+        self.user(by_conversion(slot))
     }
 
     /// The user of the program that carries the network of such a sandbox, where the service may choose.
@@ -124,10 +124,10 @@ fn by_address(address: Ipv4Addr) -> u32 {
     SANDBOX_USERS + address.to_bits().wrapping_sub(FIRST_ADDRESS) % VM_USERS
 }
 
-/// Which of the users a place of a conversion has.
-fn by_place(place: u32) -> u32 {
+/// Which of the users a slot of a conversion has.
+fn by_conversion(slot: u32) -> u32 {
     let last = Ipv4Addr::new(127, 127, 254, 255).to_bits();
-    by_address(Ipv4Addr::from_bits(last - (place % CONVERSIONS) * 256))
+    by_address(Ipv4Addr::from_bits(last - (slot % CONVERSIONS) * 256))
 }
 
 #[cfg(test)]
@@ -148,9 +148,9 @@ mod tests {
 
     #[test]
     fn each_conversion_is_somebody_whom_no_machine_is() {
-        let mut users: Vec<_> = (0..CONVERSIONS).map(by_place).collect();
+        let mut users: Vec<_> = (0..CONVERSIONS).map(by_conversion).collect();
         assert_eq!((users[0], users[1], users[63]), (0x5f_feff, 0x5f_fdff, 0x5f_bfff));
-        assert_eq!((users.len(), by_place(CONVERSIONS)), (64, users[0]), "further places begin anew");
+        assert_eq!((users.len(), by_conversion(CONVERSIONS)), (64, users[0]), "further slots begin anew");
         // The last broadcast's address is that of the machine whose boot is captured.
         users.push(by_address(Ipv4Addr::new(127, 127, 255, 255)));
         assert!(users.iter().all(|user| user % 256 == 255), "no VM has a broadcast's address");

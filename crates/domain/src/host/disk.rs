@@ -51,7 +51,7 @@ pub struct BroughtDisk {
     pub size_gb: i64,
     /// The image as which a root disk boots; none of a data disk.
     pub image: Option<String>,
-    /// Where somebody sent the file, a qcow2 or a raw disk that its sender made, of which nothing is believed: the place of its
+    /// Where somebody sent the file, a qcow2 or a raw disk that its sender made, of which nothing is believed: the slot of its
     /// conversion, from 0. Any other is a qcow2 that a host made.
     pub conversion: Option<u32>,
 }

@@ -37,7 +37,7 @@ pub struct ImageImport {
     pub sha256: Option<String>,
     /// Whether it boots by UEFI rather than BIOS.
     pub uefi: bool,
-    /// The place of its conversion, from 0.
+    /// The slot of its conversion, from 0.
     pub conversion: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct ImageOfSnapshot {
 }
 
 impl ImageImport {
-    /// What is asked for, converted in this place.
+    /// What is asked for, converted in this slot.
     pub fn of(import: &Import, conversion: u32) -> Self {
         Self {
             id: import.id.clone(),

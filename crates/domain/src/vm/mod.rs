@@ -16,7 +16,6 @@
 pub mod backup;
 pub mod backup_schedule;
 pub mod brought_disk;
-pub mod conversion;
 pub mod disk;
 pub mod disk_import;
 pub mod disk_snapshot;
@@ -28,6 +27,7 @@ pub mod plan;
 pub mod pool;
 pub mod project_image;
 pub mod request;
+pub mod slots;
 pub mod state;
 
 pub use backup::BackupStatus;

@@ -1,8 +1,9 @@
-//! Turns of those who have what was sent converted: images, and disks of projects; and of those who have backups restored.
+//! Turns before few slots: of those who have what was sent converted, images and disks of projects, and of those who have backups
+//! restored.
 //!
 //! Few go on at a time, since each takes a core, and one may take as long as the operator allows, whatever a sender made up.
-//! So those who wait take turns ([`fair`]): of the places an organization, and with it a project, never has the last one, which
-//! is for whoever comes next. Who waits asks again and again; who does not ask any more is forgotten.
+//! So those who wait take turns ([`fair`]): where there are several slots an organization, and with it a project, never has the
+//! last one, which is for whoever comes next. Who waits asks again and again; who does not ask any more is forgotten.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,35 +13,29 @@ use crate::fair;
 use crate::ids::{OrgId, Owner, ProjectId};
 
 /// How many conversions go on at a time.
-pub const PLACES: usize = 2;
+pub const CONVERSIONS: usize = 2;
 /// For how long one that waits keeps its turn without asking, in seconds: several times what it rests between.
 const FORGOTTEN: i64 = 30;
 
-/// Whose a conversion is. The platform's own are those of one more organization.
+/// Whose something is. The platform's own is that of one more organization.
 type Whose = (Option<OrgId>, Option<ProjectId>);
 
-/// What is converted, and what waits for that.
+/// What goes on, and what waits for that.
 #[derive(Clone, Debug)]
 pub struct Turns<K> {
     waiting: fair::Queue<Option<OrgId>, Option<ProjectId>, K>,
     /// When each that waits asked last.
     asked: HashMap<K, Timestamp>,
-    places: Vec<Option<Whose>>,
-}
-
-impl<K: Clone + Eq + Hash> Default for Turns<K> {
-    fn default() -> Self {
-        Self::new(PLACES)
-    }
+    slots: Vec<Option<Whose>>,
 }
 
 impl<K: Clone + Eq + Hash> Turns<K> {
-    /// Nobody, before so many places.
-    pub fn new(places: usize) -> Self {
-        Self { waiting: fair::Queue::new(places), asked: HashMap::new(), places: vec![None; places] }
+    /// Nobody, before so many slots.
+    pub fn new(slots: usize) -> Self {
+        Self { waiting: fair::Queue::new(slots), asked: HashMap::new(), slots: vec![None; slots] }
     }
 
-    /// Asks for a place of somebody's, or the platform's own where nobody is named: its number, from 0, where the turn has come.
+    /// Asks for a slot of somebody's, or the platform's own where nobody is named: its number, from 0, where the turn has come.
     /// It is taken until [`Self::end`].
     pub fn ask(&mut self, owner: Option<Owner>, key: &K, now: Timestamp) -> Option<usize> {
         let oldest = now.plus_seconds(-FORGOTTEN);
@@ -53,10 +48,10 @@ impl<K: Clone + Eq + Hash> Turns<K> {
         if self.waiting.peek() != Some(key) {
             return None;
         }
-        let free = self.places.iter().position(Option::is_none)?;
+        let free = self.slots.iter().position(Option::is_none)?;
         self.waiting.begin()?;
         self.asked.remove(key);
-        self.places[free] = Some(whose);
+        self.slots[free] = Some(whose);
         Some(free)
     }
 
@@ -66,9 +61,9 @@ impl<K: Clone + Eq + Hash> Turns<K> {
         self.waiting.retain(|waiting| waiting != key);
     }
 
-    /// Frees a place.
-    pub fn end(&mut self, place: usize) {
-        if let Some(whose) = self.places.get_mut(place).and_then(Option::take) {
+    /// Frees a slot.
+    pub fn end(&mut self, slot: usize) {
+        if let Some(whose) = self.slots.get_mut(slot).and_then(Option::take) {
             self.waiting.done(Some(&whose));
         }
     }
@@ -91,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn a_project_leaves_a_place_to_whoever_comes_next() {
-        let mut turns = Turns::default();
+    fn a_project_leaves_a_slot_to_whoever_comes_next() {
+        let mut turns = Turns::new(CONVERSIONS);
         assert_eq!(turns.ask(owner(1, 1), &1, at(0)), Some(0));
         for waiting in 2..10 {
             assert_eq!(turns.ask(owner(1, 1), &waiting, at(0)), None);
@@ -112,7 +107,7 @@ mod tests {
     #[test]
     fn who_does_not_ask_any_more_keeps_nobody_waiting() {
         for (late, has_turn) in [(FORGOTTEN, false), (FORGOTTEN + 1, true)] {
-            let mut turns = Turns::default();
+            let mut turns = Turns::new(CONVERSIONS);
             assert!(turns.ask(owner(1, 1), &1, at(0)).is_some() && turns.ask(owner(2, 1), &2, at(0)).is_some());
             assert!(turns.ask(owner(3, 1), &3, at(0)).is_none());
             turns.end(0);
@@ -131,40 +126,40 @@ mod tests {
     fn acts() -> impl Strategy<Value = Vec<Act>> {
         let act = prop_oneof![
             3 => (0..4_u8, 1..3_u8, 0..6_u16).prop_map(|(org, project, piece)| Act::Ask(org, project, piece)),
-            1 => (0..PLACES).prop_map(Act::End),
+            1 => (0..CONVERSIONS).prop_map(Act::End),
         ];
         prop::collection::vec(act, 1..200)
     }
 
     proptest! {
-        /// Nobody has all places; each place is one conversion's; and where one is free somebody gets it who waits and has none.
+        /// Nobody has all slots; each slot is one conversion's; and where one is free somebody gets it who waits and has none.
         #[test]
-        fn no_project_has_all_places(acts in acts()) {
-            let mut turns = Turns::default();
-            let mut held: [Option<(u8, u8)>; PLACES] = [None; PLACES];
+        fn no_project_has_all_slots(acts in acts()) {
+            let mut turns = Turns::new(CONVERSIONS);
+            let mut held: [Option<(u8, u8)>; CONVERSIONS] = [None; CONVERSIONS];
             let mut waiting: Vec<(u8, u8, u16)> = Vec::new();
             for act in acts {
                 match act {
                     Act::Ask(org, project, piece) => {
                         let key = (org, project, piece);
                         match turns.ask(owner(org, project), &key, at(0)) {
-                            Some(place) => {
-                                prop_assert!(held[place].is_none(), "a place of two");
-                                held[place] = Some((org, project));
+                            Some(slot) => {
+                                prop_assert!(held[slot].is_none(), "a slot of two");
+                                held[slot] = Some((org, project));
                                 waiting.retain(|other| *other != key);
                             }
                             None if !waiting.contains(&key) => waiting.push(key),
                             None => {}
                         }
                     }
-                    Act::End(place) => {
-                        held[place] = None;
-                        turns.end(place);
+                    Act::End(slot) => {
+                        held[slot] = None;
+                        turns.end(slot);
                     }
                 }
                 let orgs: Vec<u8> = held.iter().flatten().map(|(org, _)| *org).collect();
                 prop_assert!(orgs.len() < 2 || orgs[0] != orgs[1], "{held:?}");
-                if orgs.len() < PLACES && waiting.iter().any(|(org, _, _)| !orgs.contains(org)) {
+                if orgs.len() < CONVERSIONS && waiting.iter().any(|(org, _, _)| !orgs.contains(org)) {
                     let mut asked = turns.clone();
                     let mut gets = |(org, project, piece): &(u8, u8, u16)| {
                         asked.ask(owner(*org, *project), &(*org, *project, *piece), at(0)).is_some()

@@ -30,8 +30,8 @@ impl QemuEngine {
         self.require_room(&drive)?;
         let half = self.disks().join(format!("{}.raw.tmp", brought.id));
         disk::remove(&half).await.map_err(qemu_failed)?;
-        if let Some(place) = brought.conversion {
-            self.unpack_foreign(&drive, &half, place).await?;
+        if let Some(slot) = brought.conversion {
+            self.unpack_foreign(&drive, &half, slot).await?;
         } else {
             snapshot::unpack(&drive, &half).await.map_err(qemu_failed)?;
         }
@@ -43,8 +43,8 @@ impl QemuEngine {
     }
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
-    async fn unpack_foreign(&self, drive: &Drive, half: &Path, place: u32) -> Result<()> {
-        let bounds = self.bounds_of_foreign(snapshot::most(drive).map_err(qemu_failed)?, place);
+    async fn unpack_foreign(&self, drive: &Drive, half: &Path, slot: u32) -> Result<()> {
+        let bounds = self.bounds_of_foreign(snapshot::most(drive).map_err(qemu_failed)?, slot);
         let target = Target { file: half, format: "raw", mode: 0o600 };
         foreign::convert(drive, target, &bounds).await.map_err(|error| untaken(error, "disk", bounds.time))
     }

@@ -21,12 +21,6 @@ use crate::error::{qemu_failed, transient};
 use crate::vm::{ImageImport, ImageInfo, ImageOfSnapshot};
 use crate::{EngineError, Result, fault, lost};
 
-/// Whether a file lies in a folder, wherever links and `..` lead.
-fn is_within(file: &Path, folder: &Path) -> bool {
-    let [file, folder] = [file, folder].map(std::fs::canonicalize);
-    matches!((file, folder), (Ok(file), Ok(folder)) if file.starts_with(&folder))
-}
-
 /// How the folder of an image ends that is being made; a dot begins it.
 const MAKING: &str = ".making";
 
@@ -51,7 +45,7 @@ impl QemuEngine {
 
     /// Takes in a foreign image.
     pub(super) async fn take_in(&self, file: &Path, import: &ImageImport) -> Result<ImageInfo> {
-        let place = import.conversion;
+        let slot = import.conversion;
         let import = image::Import {
             id: import.id.clone(),
             name: import.name.clone(),
@@ -61,21 +55,21 @@ impl QemuEngine {
             virtual_bytes: gib(self.settings.image_virtual_gb),
         };
         tokio::fs::create_dir_all(self.images_dir()).await.map_err(transient)?;
-        let mut bounds = self.bounds_of_foreign(gib(self.settings.image_file_gb), place);
+        let mut bounds = self.bounds_of_foreign(gib(self.settings.image_file_gb), slot);
         // Another file is its own user's, where an administrator names one of the host.
         bounds.user = bounds.user.filter(|_| is_within(file, &self.settings.host.data.join(STAGING)));
         let taken = image::import(file, &self.images_dir(), &import, &bounds).await;
         Ok(info(taken.map_err(|error| untaken(error, "image", bounds.time))?))
     }
 
-    /// What converting what somebody sent may cost, in a place of those, to a file of at most so many bytes: no more than is
+    /// What converting what somebody sent may cost, in a slot of those, to a file of at most so many bytes: no more than is
     /// configured, and than there is room for.
-    pub(super) fn bounds_of_foreign(&self, file_bytes: u64, place: u32) -> Bounds {
+    pub(super) fn bounds_of_foreign(&self, file_bytes: u64, slot: u32) -> Bounds {
         Bounds {
             file_bytes,
             kept: (self.settings.host.data.clone(), self.reserve()),
             time: Duration::from_secs(u64::try_from(self.settings.image_seconds).unwrap_or_default()),
-            user: self.settings.host.machines.of_conversion(place),
+            user: self.settings.host.machines.of_conversion(slot),
         }
     }
 
@@ -178,6 +172,12 @@ async fn remove_tree(dir: &Path) -> Result<()> {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
         _ => Ok(()),
     }
+}
+
+/// Whether a file lies in a folder, wherever links and `..` lead.
+fn is_within(file: &Path, folder: &Path) -> bool {
+    let [file, folder] = [file, folder].map(std::fs::canonicalize);
+    matches!((file, folder), (Ok(file), Ok(folder)) if file.starts_with(&folder))
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use async_trait::async_trait;
 use berth_domain::ids::{HostId, OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
-use berth_domain::vm::conversion::PLACES;
+use berth_domain::vm::slots::CONVERSIONS;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -92,7 +92,7 @@ impl Vms {
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
-            converting: Arc::new(Slots::new(PLACES)),
+            converting: Arc::new(Slots::new(CONVERSIONS)),
             lost: Lost::new(&config.data_dir, config.lost.days),
         };
         Self { inner: Arc::new(inner) }

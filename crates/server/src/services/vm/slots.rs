@@ -1,11 +1,11 @@
 //! Slots of those who have what was sent converted, images and disks alike, or a backup restored: whose turn it is decides
-//! [`berth_domain::vm::conversion`].
+//! [`berth_domain::vm::slots`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_domain::Timestamp;
 use berth_domain::ids::{DiskId, Owner};
-use berth_domain::vm::conversion::Turns;
+use berth_domain::vm::slots::Turns;
 
 /// What is converted or restored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
