@@ -67,10 +67,9 @@ fn is_same_ipv4(one: &Interface, other: &Interface) -> bool {
 
 fn change_ipv6(wanted: &Interface) -> io::Result<()> {
     without_ipv6();
-    match (&wanted.ipv6, first_interface()?) {
-        (Some(network), Some((interface, name))) => with_ipv6(&Kernel::open()?, interface, &name, network),
-        _ => Ok(()),
-    }
+    let Some(network) = &wanted.ipv6 else { return Ok(()) };
+    let (interface, name) = first_interface()?.ok_or_else(no_interface)?;
+    with_ipv6(&Kernel::open()?, interface, &name, network)
 }
 
 fn make(wanted: Option<&Interface>) -> io::Result<()> {
@@ -81,7 +80,7 @@ fn make(wanted: Option<&Interface>) -> io::Result<()> {
     let (Some(network), Some((interface, name))) = (wanted, &found) else {
         return match (wanted, found) {
             (None, Some((interface, _))) => kernel.link(interface, false, None),
-            (Some(_), None) => Err(io::Error::other("there is no network interface")),
+            (Some(_), None) => Err(no_interface()),
             _ => Ok(()),
         };
     };
@@ -103,6 +102,10 @@ fn make(wanted: Option<&Interface>) -> io::Result<()> {
     *last = Some(now);
     kernel.route(interface, None, gateway.into())?;
     network.ipv6.as_ref().map_or(Ok(()), |network| with_ipv6(&kernel, interface, name, network))
+}
+
+fn no_interface() -> io::Error {
+    io::Error::other("there is no network interface")
 }
 
 fn parsed<T: std::str::FromStr<Err: std::error::Error + Send + Sync + 'static>>(text: &str) -> io::Result<T> {

@@ -14,7 +14,7 @@ pub struct Quota {
     pub vcpu: QuotaEntry,
     /// Memory in MiB.
     pub memory_mb: QuotaEntry,
-    /// GPUs of VMs and sandboxes; services before 0.9 do not say.
+    /// GPUs of VMs and sandboxes; a service of before there was such a quota does not say.
     #[serde(default)]
     pub gpus: QuotaEntry,
     /// Disks.

@@ -82,31 +82,67 @@ pub async fn held(on: impl On, whose: Whose) -> Result<Held, DbError> {
     sql(format!("SELECT {} FROM {rows}", sums())).bind(whose.id().to_string()).fetch_one(on).await
 }
 
-/// A query with one row for each existing thing (a copy of a disk from which something else is made is hidden, and nobody's), filtered by a condition, which ends with `AND` or is empty.
+/// What is summed: the column of a thing, and what its sum is called in [`Held`].
+const SUMMED: [(&str, &str); 8] = [
+    ("vm", "vms"),
+    ("cpus", "vcpu"),
+    ("mib", "memory_mb"),
+    ("gpu", "gpus"),
+    ("disk", "disks"),
+    ("gib", "disk_gb"),
+    ("sandbox", "sandboxes"),
+    ("network", "networks"),
+];
+
+/// A table of things: which of its rows count, and what each of them adds to what is summed.
+type Things = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// All things that exist. A copy of a disk from which something else is made is hidden, and nobody's.
+const THINGS: [Things; 8] = [
+    (
+        "vms",
+        "",
+        &[
+            ("vm", "1"),
+            ("runs", "CASE WHEN status = 'running' THEN 1 ELSE 0 END"),
+            ("cpus", "vcpu"),
+            ("mib", "memory_mb"),
+            ("gpu", "gpu_config_count"),
+        ],
+    ),
+    ("disks", "", &[("disk", "1"), ("gib", "size_gb")]),
+    ("brought_disks", "claimed_gb IS NOT NULL AND ", &[("disk", "1"), ("gib", "claimed_gb")]),
+    ("disk_snapshots", "hidden = 0 AND ", &[("disk", "1"), ("gib", "size_gb")]),
+    (
+        "backups",
+        "status <> 'failed' AND ",
+        &[
+            ("disk", "1"),
+            ("gib", "CASE WHEN size_bytes IS NULL THEN size_gb ELSE (size_bytes + 1073741823) / 1073741824 END"),
+        ],
+    ),
+    ("project_images", "", &[("disk", "1"), ("gib", "size_gb")]),
+    ("sandboxes", "", &[("sandbox", "1"), ("gpu", "gpu_config_count")]),
+    ("networks", "", &[("network", "1")]),
+];
+
+/// A query with one row for each existing thing, filtered by a condition, which ends with `AND` or is empty.
 fn rows(of: &str) -> String {
-    format!(
-        "(SELECT org_id, project_id, 1 AS vm, CASE WHEN status = 'running' THEN 1 ELSE 0 END AS runs, vcpu AS cpus, \
-         memory_mb AS mib, gpu_config_count AS gpu, 0 AS disk, 0 AS gib, 0 AS sandbox, 0 AS network FROM vms WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disks WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, claimed_gb, 0, 0 FROM brought_disks WHERE {of}claimed_gb IS NOT NULL AND deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM disk_snapshots WHERE {of}hidden = 0 AND deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, CASE WHEN size_bytes IS NULL THEN size_gb \
-         ELSE (size_bytes + 1073741823) / 1073741824 END, 0, 0 FROM backups WHERE {of}status <> 'failed' AND deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 1, size_gb, 0, 0 FROM project_images WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, gpu_config_count, 0, 0, 1, 0 FROM sandboxes WHERE {of}deleted_at IS NULL UNION ALL \
-         SELECT org_id, project_id, 0, 0, 0, 0, 0, 0, 0, 0, 1 FROM networks WHERE {of}deleted_at IS NULL) held"
-    )
+    let each = THINGS.map(|(table, counted, adds)| {
+        let columns = SUMMED.iter().map(|(column, _)| *column).chain(["runs"]);
+        let values = columns.map(|column| {
+            let value = adds.iter().find(|(name, _)| *name == column).map_or("0", |(_, value)| *value);
+            format!("{value} AS {column}")
+        });
+        let values = values.collect::<Vec<_>>().join(", ");
+        format!("SELECT org_id, project_id, {values} FROM {table} WHERE {of}{counted}deleted_at IS NULL")
+    });
+    format!("({}) held", each.join(" UNION ALL "))
 }
 
 /// The columns of [`Held`].
 fn sums() -> String {
-    let names =
-        [("vm", "vms"), ("cpus", "vcpu"), ("mib", "memory_mb"), ("gpu", "gpus"), ("disk", "disks"), ("gib", "disk_gb")];
-    let sums = names
-        .iter()
-        .chain(&[("sandbox", "sandboxes"), ("network", "networks")])
-        .map(|(column, name)| sum(column, name));
-    sums.collect::<Vec<_>>().join(", ")
+    SUMMED.map(|(column, name)| sum(column, name)).join(", ")
 }
 
 fn sum(column: &str, name: &str) -> String {
