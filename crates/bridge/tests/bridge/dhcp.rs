@@ -67,14 +67,14 @@ fn resolve(world: &World) {
 
 /// Asks as a client that has no address; what is answered, if anything.
 fn discover(chaddr: [u8; 6], patience: Duration) -> Option<Vec<u8>> {
-    // Not for programs that other tests start meanwhile.
+    // Not for programs that other tests start meanwhile; until one has replaced what forked, it holds the former
+    // call's socket, so the port is shared.
     let (family, kind) = (rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM);
     let socket = rustix::net::socket_with(family, kind, rustix::net::SocketFlags::CLOEXEC, None).unwrap();
     setsockopt(&socket, sockopt::BindToDevice, &"eth0".into()).unwrap();
-    let socket = {
-        rustix::net::bind(&socket, &SocketAddr::from(([0, 0, 0, 0], 68))).unwrap();
-        UdpSocket::from(socket)
-    };
+    setsockopt(&socket, sockopt::ReuseAddr, &true).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([0, 0, 0, 0], 68))).unwrap();
+    let socket = UdpSocket::from(socket);
     socket.set_broadcast(true).unwrap();
     socket.set_read_timeout(Some(patience)).unwrap();
     let mut message = vec![0; 240];
