@@ -21,9 +21,6 @@ const EMULATED: &str = "max,-erms,-fsrm,-la57";
 /// takes an emulated processor longer to clear than it saves, and the host its memory.
 const EMULATED_KERNEL: &str = "transparent_hugepage=madvise";
 
-/// Emulation keeps at most so many MiB of translated code, which an idle machine never gives back; QEMU's own default is a GiB.
-/// A first boot of Debian with cloud-init takes as long as with twice as much, a twentieth longer with 96 and a quarter with 64.
-const TRANSLATED: &str = "tcg,tb-size=128";
 /// The node of the root disk, and that of the image that it is a clone of.
 const ROOT: &str = "d0";
 const BASE: &str = "base";
@@ -52,9 +49,9 @@ pub(super) const FILE: &str = "-file";
 pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     let (accel, cpu) = match spec.accel {
         // As libvirt hides it (`<kvm><hidden state="on"/>`).
-        Accel::Kvm if spec.assigned.hides_hypervisor => ("kvm", "host,kvm=off"),
-        Accel::Kvm => ("kvm", "host"),
-        Accel::Tcg => (TRANSLATED, EMULATED),
+        Accel::Kvm if spec.assigned.hides_hypervisor => ("kvm".to_owned(), "host,kvm=off"),
+        Accel::Kvm => ("kvm".to_owned(), "host"),
+        Accel::Tcg => (format!("tcg,tb-size={}", spec.translated_mb), EMULATED),
     };
     let mut args = Args::default();
     args.flags("-nodefaults -no-user-config -display none");
@@ -291,6 +288,7 @@ mod tests {
             link: Link::Socket,
             mtu: 1500,
             accel: Accel::Tcg,
+            translated_mb: 96,
             jail: Jail { user: Some(7), required: false },
             memory: None,
             mapped: None,
@@ -381,7 +379,7 @@ mod tests {
     fn commas_and_order() {
         let text = line(&spec());
         for part in [
-            "-accel tcg,tb-size=128 -cpu max,-erms,-fsrm,-la57 -smp 2 -m 512",
+            "-accel tcg,tb-size=96 -cpu max,-erms,-fsrm,-la57 -smp 2 -m 512",
             "-append a=b,c root=/dev/vda transparent_hugepage=madvise -",
             r#"{"driver":"file","filename":"/base.qcow2","node-name":"base-file","read-only":true}"#,
             r#"{"backing":null,"driver":"qcow2","file":"base-file","node-name":"base","read-only":true}"#,

@@ -53,7 +53,7 @@ pub(crate) use lock::Lock;
 pub use plug::{attach, detach};
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
-pub use spec::{Accel, Assigned, Boot, Captured, Drive, Fits, HostDevice, Jail, Mapped, Spec};
+pub use spec::{Accel, Assigned, Boot, Captured, Drive, Fits, HostDevice, Jail, Mapped, Spec, TRANSLATED_MB};
 
 use crate::error::at;
 use crate::groups::Limits;
@@ -63,8 +63,6 @@ use crate::{Error, Result, groups, host};
 
 /// What QEMU needs beside a guest's memory, in MiB: itself, its buffers, and room for what the host keeps of its disks.
 const BESIDE_MB: u64 = 512;
-/// What an emulated processor's code is translated to, in MiB.
-const TRANSLATED_MB: u64 = 128;
 /// A disk that grows to so many bytes while a machine has it, the machine may write to. What bounds its files cannot be raised
 /// later: that takes a right which a root in a container does not have.
 const MOST_DISK_BYTES: u64 = 2 << 40;
@@ -138,7 +136,7 @@ async fn order_of(spec: &Spec) -> Result<Order> {
         write.push(drive.path.clone());
         read.extend(drive.bases.iter().cloned());
     }
-    let beside = BESIDE_MB + if spec.accel == Accel::Tcg { TRANSLATED_MB } else { 0 };
+    let beside = BESIDE_MB + if spec.accel == Accel::Tcg { u64::from(spec.translated_mb) } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(&spec.assigned, spec.memory_mb));

@@ -75,6 +75,7 @@ impl World {
             link: Link::Socket,
             mtu: 1500,
             accel: Accel::Tcg,
+            translated_mb: machine::TRANSLATED_MB,
             jail: Self::jail(),
             memory: None,
             mapped: None,

@@ -28,6 +28,7 @@ impl Config {
             image_virtual_gb: self.vm.image_virtual_gb,
             image_seconds: self.vm.image_seconds,
             captured_boots: vm::qemu::CapturedBoots::of(self.vm.captured_boots),
+            translated_mb: self.vm.translated_mb,
         }
     }
 

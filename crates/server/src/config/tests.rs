@@ -109,6 +109,14 @@ fn refused(mistakes: &[Mistake]) {
 }
 
 #[test]
+fn translated_code_is_as_much_as_the_operator_says() {
+    for (text, expected) in [("", 128), ("translated_mb = 32", 32), ("translated_mb = 1024", 1024)] {
+        let engine = with(&format!("[vm]\n{text}"), &[]).unwrap().vm_engine();
+        assert_eq!(engine.translated_mb, expected, "{text}");
+    }
+}
+
+#[test]
 fn mistakes_are_named() {
     refused(&[
         ("lissten = 1", &[], "lissten"),
@@ -130,6 +138,8 @@ fn mistakes_are_named() {
         ("[identity]\nlogin_failures_ceiling = 4", &[], "login_failures_ceiling"),
         ("[identity]\nended_sessions_days = 0", &[], "ended_sessions_days"),
         ("[vm]\nstop_seconds = 0", &[], "stop_seconds"),
+        ("[vm]\ntranslated_mb = 31", &[], "vm.translated_mb must be from 32 to 1024"),
+        ("[vm]\ntranslated_mb = 1025", &[], "vm.translated_mb"),
         ("[quota.project]\nvms = -1", &[], "quota.project.vms"),
         ("[quota.organization]\nspend_per_month = 1000000001", &[], "quota.organization.spend_per_month"),
         ("[quota.project]\nwms = 1", &[], "wms"),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use berth_domain::vm::disk::size;
+use berth_qemu::machine::TRANSLATED_MB;
 use serde::Deserialize;
 
 /// A larger image does not fit any root disk.
@@ -50,6 +51,8 @@ pub struct Vm {
     /// Whether a new VM begins with the memory of a machine of its image and size that booted before; by default where machines
     /// are emulated.
     pub captured_boots: Option<bool>,
+    /// MiB of translated code that an emulated machine keeps at most.
+    pub translated_mb: u32,
     /// QEMU's binary; by default the one on PATH.
     pub qemu: Option<PathBuf>,
     /// First address that a VM gets.
@@ -77,6 +80,7 @@ impl Default for Vm {
             image_seconds: 3600,
             import_mb: 64 * 1024,
             captured_boots: None,
+            translated_mb: TRANSLATED_MB,
             qemu: None,
             first_address: std::net::Ipv4Addr::new(127, 64, 0, 1),
         }
@@ -121,6 +125,7 @@ impl Vm {
         }
         let most = size::DATA.1 << 10;
         ensure!((1..=most).contains(&self.import_mb), "vm.import_mb must be from 1 to {most}");
+        ensure!((32..=1024).contains(&self.translated_mb), "vm.translated_mb must be from 32 to 1024");
         let [a, b, _, _] = self.first_address.octets();
         ensure!(a == 127 && (64..128).contains(&b), "vm.first_address must lie in 127.64.0.0/10");
         Ok(())

@@ -57,6 +57,8 @@ pub struct Settings {
     pub image_seconds: i64,
     /// Which machines begin with captured boots.
     pub captured_boots: CapturedBoots,
+    /// MiB of translated code that an emulated machine keeps at most.
+    pub translated_mb: u32,
 }
 
 #[cfg(test)]

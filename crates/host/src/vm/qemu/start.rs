@@ -60,6 +60,7 @@ impl QemuEngine {
             link: machine::Link::Socket,
             mtu: berth_egress::MTU,
             accel: self.acceleration(probe, &qemu).await.accel,
+            translated_mb: self.settings.translated_mb,
             jail: self.settings.host.machines.of_vm(spec.address),
             memory: None,
             mapped: None,

@@ -45,6 +45,7 @@ pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
         image_virtual_gb: 1,
         image_seconds: 60,
         captured_boots: CapturedBoots::Never,
+        translated_mb: machine::TRANSLATED_MB,
     };
     QemuEngine::open(settings, Clock::default(), switches)
 }
@@ -92,6 +93,7 @@ async fn a_rescue_system_takes_no_room_that_is_kept_back() {
             link: machine::Link::Socket,
             mtu: berth_egress::MTU,
             accel: machine::Accel::Tcg,
+            translated_mb: machine::TRANSLATED_MB,
             jail: Machines::default().of_vm(Ipv4Addr::LOCALHOST),
             memory: None,
             mapped: None,
