@@ -6,14 +6,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::Connection;
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::leader::{Leader, Members};
 use super::{DbError, Pools};
 
 /// Connections that read at the same time.
@@ -23,7 +23,7 @@ const OPEN: Duration = Duration::from_mins(1);
 /// How long the first connection to a server may take.
 const REACH: Duration = Duration::from_secs(5);
 
-const FORMS: &str = "write sqlite:PATH, or postgres://user:password@host/name";
+const FORMS: &str = "write sqlite:PATH, or postgres://user:password@host/name, with commas between several hosts";
 
 /// The kind of database that an address means.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub fn check_address(url: &str) -> Result<(), String> {
 
 fn read(url: &str) -> Result<Address<'_>, String> {
     if url.starts_with("postgres://") || url.starts_with("postgresql://") {
-        return match PgConnectOptions::from_str(url) {
+        return match Members::from_str(url) {
             Ok(_) => Ok(Address::Server(url)),
-            Err(_) => Err(format!("is not a PostgreSQL address; {FORMS}")),
+            Err(wrong) => Err(format!("{wrong}; {FORMS}")),
         };
     }
     let path = match url.split_once(':') {
@@ -139,28 +139,7 @@ pub async fn copy(url: &str, to: &Path) -> Result<(), DbError> {
 }
 
 async fn open_server(url: &str, patience: Duration, wait: Duration, most: u32) -> Result<Pools, DbError> {
-    let options = PgConnectOptions::from_str(url)?;
-    let locked = wait.as_millis().to_string();
-    let options = options.options([("lock_timeout", locked.as_str())]);
-    // Connects once without the pool: a pool reports only that time is over, not why.
-    let place = format!("PostgreSQL at {}, port {}", options.get_host(), options.get_port());
-    let first = timeout(patience, PgConnection::connect_with(&options)).await;
-    let first = first.map_err(|_| DbError::Unavailable(format!("{place} did not answer within {patience:?}")))?;
-    let first = first.map_err(|error| unreachable(&place, error))?;
-    let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(wait).connect_with(options).await?;
-    first.close().await?;
-    Ok(Pools::Postgres(pool, Handle::current()))
-}
-
-fn unreachable(place: &str, error: sqlx::Error) -> DbError {
-    match error {
-        sqlx::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            DbError::Unavailable(format!("{place} refuses connections; is it running? ({error})"))
-        }
-        sqlx::Error::Io(error) => DbError::Unavailable(format!("{place} cannot be reached: {error}")),
-        sqlx::Error::Database(error) => DbError::Other(format!("{place} refuses: {}", error.message())),
-        error => DbError::Other(format!("{place}: {error}")),
-    }
+    Ok(Pools::Postgres(Arc::new(Leader::find(url, patience, wait, most).await?)))
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ const STEPS: &[Step] = steps![
 pub(super) async fn run(db: &Db) -> Result<(), DbError> {
     match &db.pools {
         Pools::Sqlite { write, .. } => migrator(|s| s.sqlite).run(write).await,
-        Pools::Postgres(pool, _) => migrator(|s| s.postgres).run(pool).await,
+        Pools::Postgres(leader) => migrator(|s| s.postgres).run(&leader.link().pool).await,
     }
     .map_err(refused)
 }

@@ -17,6 +17,7 @@ pub mod idempotency;
 pub mod json;
 pub mod keeper;
 mod lane;
+mod leader;
 pub mod listing;
 pub mod machine;
 pub mod machine_gpu;
@@ -37,14 +38,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sqlx::postgres::PgPool;
 use sqlx::sqlite::SqlitePool;
-use tokio::runtime::Handle;
 use tokio::sync::broadcast;
-use tokio_util::context::TokioContext;
 
 pub use authority::Authority;
 pub use connect::{check_address, copy, disk_of};
+pub use leader::{Member, Said, survey};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
@@ -95,9 +94,9 @@ impl From<sqlx::Error> for DbError {
 }
 
 /// Whether a code means that the database cannot answer now: SQLite is busy or locked; PostgreSQL took too long for a
-/// lock or a statement, ends, ended, begins, takes no more connections, or lost one (class 08).
+/// lock or a statement, ends, ended, begins, takes no more connections, has become a standby, or lost one (class 08).
 fn may_pass(code: &str) -> bool {
-    const PASSING: [&str; 8] = ["5", "6", "55P03", "57014", "57P01", "57P02", "57P03", "53300"];
+    const PASSING: [&str; 9] = ["5", "6", "25006", "55P03", "57014", "57P01", "57P02", "57P03", "53300"];
     PASSING.contains(&code) || (code.len() == 5 && code.starts_with("08"))
 }
 
@@ -140,12 +139,8 @@ pub enum Signal {
 
 #[derive(Clone)]
 enum Pools {
-    Sqlite {
-        write: SqlitePool,
-        read: SqlitePool,
-    },
-    /// With the runtime that watches its connections: a caller may run on one that ends earlier.
-    Postgres(PgPool, Handle),
+    Sqlite { write: SqlitePool, read: SqlitePool },
+    Postgres(Arc<leader::Leader>),
 }
 
 /// The database, which everything shares.
@@ -200,11 +195,7 @@ impl Db {
     pub async fn begin(&self) -> Result<Tx, DbError> {
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
-            Pools::Postgres(pool, home) => {
-                let mut tx = TokioContext::new(pool.begin(), home.clone()).await?;
-                sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
-                TxInner::Postgres(tx)
-            }
+            Pools::Postgres(leader) => begin_at(leader).await?,
         };
         let (sender, epoch) = (self.signals.clone(), self.epoch.clone());
         Ok(Tx { inner, signals: Vec::new(), following: Vec::new(), sender, epoch, turn: None })
@@ -233,14 +224,31 @@ impl Db {
                 read.close().await;
                 write.close().await;
             }
-            Pools::Postgres(pool, _) => pool.close().await,
+            Pools::Postgres(leader) => leader.link().pool.close().await,
         }
     }
 }
 
 enum TxInner {
     Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
-    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
+    Postgres(sqlx::Transaction<'static, sqlx::Postgres>, Arc<leader::Link>),
+}
+
+/// Begins at the leader; at the next one where that is lost meanwhile, since nothing was written yet.
+async fn begin_at(leader: &leader::Leader) -> Result<TxInner, DbError> {
+    loop {
+        let link = leader.link();
+        let begun = link.ask(async {
+            let mut tx = link.pool.begin().await?;
+            sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
+            Ok(tx)
+        });
+        match begun.await {
+            Ok(tx) => return Ok(TxInner::Postgres(tx, link)),
+            Err(_) if link.is_gone() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it changes nothing.
@@ -258,7 +266,7 @@ pub struct Tx {
 impl Tx {
     /// Whether others may write to the same database.
     pub const fn is_shared(&self) -> bool {
-        matches!(self.inner, TxInner::Postgres(_))
+        matches!(self.inner, TxInner::Postgres(..))
     }
 
     /// Sends this signal when, and only when, the transaction is committed.
@@ -285,7 +293,7 @@ impl Tx {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let outcome = match self.inner {
             TxInner::Sqlite(tx) => tx.commit().await,
-            TxInner::Postgres(tx) => tx.commit().await,
+            TxInner::Postgres(tx, link) => link.ask(tx.commit()).await,
         };
         self.epoch.fetch_add(1, Ordering::SeqCst);
         for follow in self.following {
@@ -324,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_is_a_database_that_does_not_answer() {
-        for code in ["57P01", "57P02", "57P03", "08006", "08001", "53300", "55P03", "5"] {
+        for code in ["25006", "57P01", "57P02", "57P03", "08006", "08001", "53300", "55P03", "5"] {
             assert!(may_pass(code), "{code}");
         }
         for code in ["08", "42P01", "23505", "1", "0800", "53100"] {

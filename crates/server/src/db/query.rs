@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use berth_domain::page::Page;
 use sqlx::{AssertSqlSafe, Executor};
-use tokio_util::context::TokioContext;
 
 use super::listing::{Listed, Listing};
 use super::{Db, DbError, FromRow, Pools, Row, Tx, TxInner};
@@ -177,15 +176,15 @@ macro_rules! on_target {
             Target::Db(Db { pools: Pools::Sqlite { read, .. }, .. }) => {
                 read.$method(with_args!($self)).await.map(|r| r.into_common())
             }
-            Target::Db(Db { pools: Pools::Postgres(pool, home), .. }) => {
-                let asking = pool.$method(with_args!($self));
-                TokioContext::new(asking, home.clone()).await.map(|r| r.into_common())
+            Target::Db(Db { pools: Pools::Postgres(leader), .. }) => {
+                let link = leader.link();
+                link.ask(link.pool.$method(with_args!($self))).await.map(|r| r.into_common())
             }
             Target::Tx(Tx { inner: TxInner::Sqlite(tx), .. }) => {
                 (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())
             }
-            Target::Tx(Tx { inner: TxInner::Postgres(tx), .. }) => {
-                (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())
+            Target::Tx(Tx { inner: TxInner::Postgres(tx, link), .. }) => {
+                link.ask((&mut **tx).$method(with_args!($self))).await.map(|r| r.into_common())
             }
         }
     };
