@@ -27,6 +27,7 @@ mod idempotency;
 mod identity;
 mod image;
 mod keeper;
+mod leader;
 mod life;
 mod list;
 mod mail;
