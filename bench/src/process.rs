@@ -57,10 +57,22 @@ pub fn cpu(process: i32) -> f64 {
 
 /// A process' share of memory, in MiB: a page that several processes map counts for each with its part.
 pub fn pss(process: i32) -> Result<f64> {
+    rollup(process, &["Pss:"])
+}
+
+/// What a process has of memory that nobody else maps, in MiB.
+pub fn own(process: i32) -> Result<f64> {
+    rollup(process, &["Private_Clean:", "Private_Dirty:"])
+}
+
+/// The sum of some figures of a process' memory, in MiB.
+fn rollup(process: i32, names: &[&str]) -> Result<f64> {
     let rollup = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?;
-    let line = rollup.lines().find_map(|l| l.strip_prefix("Pss:")).context("Pss")?;
-    let kib: u32 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(f64::from(kib) / 1024.0)
+    let kib = |name: &&str| -> Result<f64> {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name)).context("a figure of memory")?;
+        Ok(f64::from(line.trim().trim_end_matches(" kB").parse::<u32>()?))
+    };
+    Ok(names.iter().map(kib).sum::<Result<f64>>()? / 1024.0)
 }
 
 /// The figure that a given part of all figures does not exceed.
