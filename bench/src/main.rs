@@ -7,6 +7,7 @@ mod identity;
 mod load;
 mod machines;
 mod network;
+mod placement;
 mod process;
 mod report;
 mod sandboxes;
@@ -63,6 +64,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
             "network" => network::run(&mut report).await?,
             "bridge" => network::bridge::run(&mut report).await?,
             "machines" => machines::run(&mut report).await?,
+            "placement" => placement::run(&mut report)?,
             _ => boots::run(&mut report).await?,
         }
         // Writes the results so far, whatever happens to the next group.
@@ -72,8 +74,8 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 9] =
-        ["api", "identity", "service", "gateway", "network", "bridge", "sandboxes", "machines", "boots"];
+    const ALL: [&str; 10] =
+        ["api", "identity", "placement", "service", "gateway", "network", "bridge", "sandboxes", "machines", "boots"];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

@@ -1,13 +1,37 @@
 //! A label: what owners call their things by, to find several of them at once.
 
 use core::fmt;
+use std::collections::BTreeMap;
+
+use serde_json::Value;
 
 use crate::fields::Parsed;
 
+/// Most labels of one thing.
+pub const MAX_LABELS: usize = 64;
 /// Longest key, in bytes.
 pub const LONGEST_KEY: usize = 63;
 /// Longest value, in characters.
 pub const LONGEST_VALUE: usize = 255;
+
+/// Rule: labels as an object of strings.
+///
+/// # Errors
+/// What is wrong with them, to go behind a field's name.
+pub fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {
+    let object = value.as_object().ok_or("must be an object of strings")?;
+    if object.len() > MAX_LABELS {
+        return Err(format!("must have at most {MAX_LABELS} entries"));
+    }
+    object
+        .iter()
+        .map(|(key, value)| {
+            let value = value.as_str().ok_or("must be an object of strings")?;
+            Label::new(key, value)?;
+            Ok((key.clone(), value.to_owned()))
+        })
+        .collect()
+}
 
 /// A valid label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

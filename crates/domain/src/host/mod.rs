@@ -14,6 +14,8 @@ pub mod image;
 pub mod model;
 pub mod network;
 pub mod overcommit;
+pub mod placement;
+pub mod request;
 pub mod sandbox;
 pub mod template;
 pub mod vm;

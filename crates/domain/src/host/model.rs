@@ -9,6 +9,8 @@ words! {
     State {
         /// Its service runs there, or ran there last.
         Ready = "ready",
+        /// An operator said that it takes no more; those that it has go on, and start there again.
+        Cordoned = "cordoned",
         /// It keeps those that it has until they are somewhere else, and takes no more.
         Draining = "draining",
         /// Another one has its database and its machines.

@@ -3,6 +3,13 @@
 //! An operator says for each kind how often a MiB of the host is promised to it (`memory_overcommit`). What one kind
 //! holds, divided by its own factor, is what the host has to find; times the other's, it is what the other cannot have.
 
+/// How many MiB are promised of so many, with a factor.
+pub fn offered_mb(memory_mb: i64, factor: f64) -> i64 {
+    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
+    let offered = (memory_mb as f64 * factor) as i64;
+    offered
+}
+
 /// How many MiB of a kind with the factor `own` cannot be had because another kind, with the factor `others`, holds so
 /// many. Rounded up: the host never promises a part of a MiB twice.
 pub fn withheld_mb(held_mb: i64, others: f64, own: f64) -> i64 {
@@ -38,12 +45,10 @@ mod tests {
             asks in prop::collection::vec((any::<bool>(), 1_i64..100_000), 0..40),
         ) {
             let (mut vms, mut sandboxes) = (0, 0);
-            #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "as the service does")]
-            let offered = |factor: f64| (host as f64 * factor) as i64;
             for (is_vm, size) in asks {
                 let (held, own, other, others) =
                     if is_vm { (&mut vms, vm, sandboxes, sandbox) } else { (&mut sandboxes, sandbox, vms, vm) };
-                if *held + size <= offered(own) - withheld_mb(other, others, own) {
+                if *held + size <= offered_mb(host, own) - withheld_mb(other, others, own) {
                     *held += size;
                 }
             }

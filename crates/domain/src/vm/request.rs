@@ -8,7 +8,7 @@ use super::model::{ExposedPort, Protocol, RestartPolicy};
 use crate::error::Result;
 use crate::fields::{Fields, Parsed, boolean, id, integer, sized, text};
 use crate::ids::{DiskId, DiskSnapshotId, NetworkId, SshKeyId, VmId};
-use crate::label::Label;
+use crate::label::labels;
 use crate::names::Name;
 use crate::network;
 use crate::ssh_key::public_key;
@@ -44,8 +44,6 @@ const UNKNOWN_USER_DATA: &str =
 pub const TTL: (i64, i64) = (5, 30 * 86_400);
 /// Bounds of `count`: VMs of one request.
 pub const COUNT: (i64, i64) = (1, 20);
-/// Most labels of a VM.
-pub const MAX_LABELS: usize = 64;
 
 /// A valid request for a VM. References (region, image, disks) are checked against the rows later.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -466,21 +464,6 @@ fn starts_with(text: &str, head: &str) -> bool {
 fn is_message(data: &str) -> bool {
     let head = &data.as_bytes()[..data.len().min(MIME_HEADERS)];
     String::from_utf8_lossy(head).to_ascii_lowercase().contains("mime-version:")
-}
-
-fn labels(value: &Value) -> Parsed<BTreeMap<String, String>> {
-    let object = value.as_object().ok_or("must be an object of strings")?;
-    if object.len() > MAX_LABELS {
-        return Err(format!("must have at most {MAX_LABELS} entries"));
-    }
-    object
-        .iter()
-        .map(|(key, value)| {
-            let value = value.as_str().ok_or("must be an object of strings")?;
-            Label::new(key, value)?;
-            Ok((key.clone(), value.to_owned()))
-        })
-        .collect()
 }
 
 fn unique<T: Eq + std::hash::Hash>(f: &mut Fields<'_>, name: &str, items: &[T]) {

@@ -1,0 +1,231 @@
+//! The decision.
+
+use std::cmp::Reverse;
+
+use uuid::Uuid;
+
+use super::super::gpu::{Device, choose, shortage};
+use super::super::model::State;
+use super::super::overcommit::withheld_mb;
+use super::why::{Amount, Why};
+use super::wish::{AtHand, Host, Kind, Policy, Room, Wish};
+use crate::ids::HostId;
+
+/// How many hosts are told of at most where none takes a machine.
+pub const MOST_TOLD: usize = 16;
+/// A share is counted in so many parts.
+const PARTS: i128 = 1_000_000;
+
+/// Where machines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The host.
+    pub host: HostId,
+    /// How many there is room for, of those that were wished.
+    pub count: i64,
+    /// Whether warm machines have to give way.
+    pub room: Room,
+    /// GPUs that the machine gets.
+    pub devices: Vec<Device>,
+    /// Why there: a short sentence, which names the host.
+    pub reason: String,
+}
+
+/// Why no host takes a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Hosts and what refused each, the nearest first; at most [`MOST_TOLD`].
+    pub hosts: Vec<(String, Why)>,
+    /// How many more refused.
+    pub others: usize,
+}
+
+impl Refused {
+    /// The sentence for who asked: what the host lacks that comes nearest. It names none.
+    pub fn for_owner(&self) -> String {
+        self.hosts.first().map_or_else(|| "there is no host; ask an operator".to_owned(), |(_, why)| why.for_owner())
+    }
+
+    /// A sentence for each host, for who runs the platform.
+    pub fn for_operator(&self) -> Vec<String> {
+        let mut told: Vec<_> = self.hosts.iter().map(|(name, why)| format!("host {name}: {why}")).collect();
+        if self.others > 0 {
+            told.push(format!("and {} others", self.others));
+        }
+        told
+    }
+}
+
+/// A host that passes every filter.
+struct Candidate<'a> {
+    host: &'a Host<'a>,
+    left: Left,
+    count: i64,
+    room: Room,
+    devices: Vec<Device>,
+    /// The share that is free afterwards, of what is scarcer: processors or memory.
+    free: i128,
+}
+
+/// What is left of a host's memory for machines of a kind, in MiB.
+#[derive(Clone, Copy)]
+struct Left {
+    offered: i64,
+    held: i64,
+    /// What warm machines have of what is left.
+    warm: i64,
+}
+
+/// Puts a machine, or several alike, onto one of the hosts; each part of a GPU that is to have a UUID gets a `fresh` one.
+///
+/// # Errors
+/// What refuses it, for each host.
+pub fn place(
+    wish: &Wish<'_>,
+    fleet: &[Host<'_>],
+    policy: Policy,
+    mut fresh: impl FnMut() -> Uuid,
+) -> Result<Placed, Refused> {
+    let (mut able, mut refused) = (Vec::new(), Vec::new());
+    for host in fleet {
+        match candidate(wish, host, &mut fresh) {
+            Ok(found) => able.push(found),
+            Err(why) => refused.push((host, why)),
+        }
+    }
+    let weight = |it: &Candidate<'_>| {
+        let free = if policy == Policy::Spread { it.free } else { -it.free };
+        (it.host.at_hand, it.room == Room::Beside, it.count, free, Reverse(it.host.id.0))
+    };
+    if let Some(best) = able.iter().enumerate().max_by_key(|(_, it)| weight(it)).map(|(at, _)| at) {
+        let reason = reason(wish, &able, best, policy);
+        let best = able.swap_remove(best);
+        return Ok(Placed { host: best.host.id, count: best.count, room: best.room, devices: best.devices, reason });
+    }
+    refused.sort_by_key(|(host, why)| (Reverse(why.passed()), host.id.0));
+    let others = refused.len().saturating_sub(MOST_TOLD);
+    let told = refused.into_iter().take(MOST_TOLD);
+    Err(Refused { hosts: told.map(|(host, why)| (host.name.to_owned(), why)).collect(), others })
+}
+
+/// What a host has for a wish, or the first filter that refuses it.
+fn candidate<'a>(wish: &Wish<'_>, host: &'a Host<'a>, fresh: impl FnMut() -> Uuid) -> Result<Candidate<'a>, Why> {
+    suits(wish, host)?;
+    admits(wish, host)?;
+    let vcpu = host.vcpu.map(|offered| (offered, host.promised.vms.vcpu));
+    if let Some(lacking) = vcpu.and_then(|(offered, held)| Amount::lacking(offered, held, wish.vcpu)) {
+        return Err(Why::Vcpu(lacking));
+    }
+    let left = Left::of(wish.kind, host);
+    if let Some(lacking) = Amount::lacking(left.offered, left.held, wish.memory_mb) {
+        return Err(Why::Memory(wish.kind, lacking));
+    }
+    let fits = (left.offered - left.held) / wish.memory_mb.max(1);
+    let count = fits.min(wish.most).max(1);
+    let taken_mb = wish.memory_mb.saturating_mul(count);
+    let room = if taken_mb > left.offered - left.held - left.warm { Room::Instead } else { Room::Beside };
+    if let Some(most) = host.most_sandboxes.filter(|most| host.promised.sandboxes.machines >= *most) {
+        return Err(Why::Sandboxes(most));
+    }
+    disk(wish, host)?;
+    let devices = gpus(wish, host, fresh)?;
+    let memory = share(left.offered, left.held.saturating_add(taken_mb));
+    let processors = vcpu.map_or(PARTS, |(offered, held)| share(offered, held.saturating_add(wish.vcpu)));
+    Ok(Candidate { host, left, count, room, devices, free: memory.min(processors) })
+}
+
+/// Whether a host is one of those that a machine may be on at all.
+fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
+    if wish.on.is_some_and(|on| on != host.id) {
+        return Err(Why::Elsewhere);
+    }
+    if host.state == State::Lost {
+        return Err(Why::Lost);
+    }
+    if wish.on.is_some() {
+        // Whatever was said of it since: the disk is there.
+        return Ok(());
+    }
+    if let Some(region) = wish.region.filter(|region| !host.regions.iter().any(|own| own == region)) {
+        return Err(Why::Region(region.to_owned()));
+    }
+    let lacks = |(key, value): &(&String, &String)| host.labels.get(*key) != Some(*value);
+    if let Some((key, value)) = wish.labels.into_iter().flatten().find(lacks) {
+        return Err(Why::Label(format!("{key}={value}")));
+    }
+    if wish.needs_layers && host.at_hand < AtHand::Layers {
+        return Err(Why::Layers);
+    }
+    Ok(())
+}
+
+/// Whether a host takes a machine now, and has a place for it in its network.
+fn admits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
+    match host.state {
+        State::Cordoned if wish.on.is_none() => return Err(Why::Cordoned),
+        State::Draining if wish.on.is_none() => return Err(Why::Draining),
+        State::Ready | State::Cordoned | State::Draining | State::Lost => {}
+    }
+    host.lacks_network.map_or(Ok(()), |missing| Err(Why::Network(missing.to_owned())))
+}
+
+/// Whether a host has room for disks that are still to be made. Those that are there fit.
+fn disk(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
+    let Some(wanted) = wish.disk_gb else { return Ok(()) };
+    host.disk.lacks(wish.kind, wanted).map_or(Ok(()), Err)
+}
+
+fn gpus(wish: &Wish<'_>, host: &Host<'_>, fresh: impl FnMut() -> Uuid) -> Result<Vec<Device>, Why> {
+    let Some(wished) = wish.gpus else { return Ok(Vec::new()) };
+    let found = choose(host.gpus, host.held_gpus, wished.model, wished.count, fresh);
+    found.ok_or_else(|| Why::Gpus(shortage(host.gpus, host.held_gpus, wished.model, wished.count)))
+}
+
+impl Left {
+    /// VMs and sandboxes have of the same memory, each counted in its own way.
+    fn of(kind: Kind, host: &Host<'_>) -> Self {
+        let (promised, factors) = (&host.promised, host.overcommit);
+        let sandboxes = promised.sandboxes.memory_mb + promised.templates.memory_mb;
+        match kind {
+            Kind::Vm => {
+                let without = |mb| withheld_mb(mb, factors.sandbox, factors.vm);
+                let (others, held) = (without(sandboxes), promised.vms.memory_mb);
+                let warm = without(sandboxes + promised.warm.memory_mb) - others;
+                Self { offered: (host.memory_mb - others).max(0), held, warm }
+            }
+            Kind::Sandbox => {
+                let others = withheld_mb(promised.vms.memory_mb, factors.vm, factors.sandbox);
+                let offered = (host.memory_mb - others).max(0);
+                Self { offered, held: sandboxes, warm: promised.warm.memory_mb }
+            }
+        }
+    }
+}
+
+fn share(offered: i64, taken: i64) -> i128 {
+    i128::from(offered.saturating_sub(taken).max(0)) * PARTS / i128::from(offered.max(1))
+}
+
+/// Why this one of those that could take it.
+fn reason(wish: &Wish<'_>, able: &[Candidate<'_>], best: usize, policy: Policy) -> String {
+    let Some(it) = able.get(best) else { return String::new() };
+    let free = format!("{} of {} MiB left", (it.left.offered - it.left.held).max(0), it.left.offered);
+    let others = able.len() - 1;
+    let why = if wish.on.is_some() {
+        "its disk is there".to_owned()
+    } else if others == 0 {
+        format!("no other host can take it; {free}")
+    } else if able.iter().any(|other| other.host.at_hand < it.host.at_hand) {
+        let what = match it.host.at_hand {
+            AtHand::Warm => "a machine that waits for an owner",
+            AtHand::Layers => "the layers that it begins with",
+            AtHand::Image | AtHand::Nothing => "the image that it begins with",
+        };
+        format!("it has {what}, which others of {} hosts have not", able.len())
+    } else if policy == Policy::Spread {
+        format!("the most is free there of {} hosts; {free}", able.len())
+    } else {
+        format!("the least is free there of {} hosts; {free}", able.len())
+    };
+    format!("host {}: {why}", it.host.name)
+}
