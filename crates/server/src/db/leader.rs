@@ -9,7 +9,8 @@
 //!
 //! Two members may take writes at the same time, because whoever demotes the old leader died or is cut off. Each
 //! promotion begins a timeline with a higher number, so the later one leads, and none of an earlier one than was followed
-//! before is ever followed: what was acknowledged there would be lost. A service forgets that number when it ends.
+//! before is ever followed: what was acknowledged there would be lost. A service forgets that number when it ends. The
+//! old leader says that it leads for as long as it is asked, so that all members are asked every few seconds.
 
 use std::future::Future;
 use std::io;
@@ -30,6 +31,8 @@ use super::DbError;
 
 /// Between two questions whether the leader still leads.
 const LOOK: Duration = Duration::from_secs(1);
+/// So many of those questions are between two of all members, whether one has overtaken the leader.
+const LOOKS: u32 = 3;
 /// How long a leader that was connected may take to answer that.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long a member may take to connect and to say whether it leads.
@@ -294,6 +297,17 @@ impl Following {
         Some(found)
     }
 
+    /// Follows a member that leads on a later timeline than the leader, which may not know of it.
+    async fn overtaken(&self, followed: Followed) -> Option<Followed> {
+        let said = self.members.ask(PROBE).await;
+        let found = choose(&said, followed).filter(|found| found.timeline > followed.timeline)?;
+        if found.member == followed.member {
+            return None;
+        }
+        self.follow(found);
+        Some(found)
+    }
+
     fn place(&self, member: usize) -> String {
         place(&self.members.0[member])
     }
@@ -313,11 +327,23 @@ enum Answer {
 async fn watch(following: Arc<Following>) {
     let mut connection = None;
     let mut is_lost = false;
+    let mut looks = 0_u32;
     loop {
         sleep(LOOK).await;
+        looks = looks.wrapping_add(1);
         let (followed, _) = following.now();
         let place = following.place(followed.member);
-        let answer = ask_leader(&following.members, followed, &mut connection).await;
+        let all = async {
+            let among = following.members.0.len() > 1 && looks.is_multiple_of(LOOKS);
+            if among { following.overtaken(followed).await } else { None }
+        };
+        let (answer, overtaken) = tokio::join!(ask_leader(&following.members, followed, &mut connection), all);
+        if let Some(found) = overtaken {
+            let leader = following.place(found.member);
+            tracing::warn!(leader, timeline = found.timeline, former = place, "the database's leader was overtaken");
+            (connection, is_lost) = (None, false);
+            continue;
+        }
         if let Answer::Leads(timeline) = answer
             && timeline >= followed.timeline
         {
