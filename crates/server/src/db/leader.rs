@@ -44,6 +44,9 @@ const LEADS: &str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('tr
 /// The same, and on which timeline: the first eight digits of the file that it writes its log into.
 const LEADS_ON: &str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN NULL \
                         ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END";
+/// Whom a commit of this user waits for. Who asks may not see which of them are connected.
+const WAITS_FOR: &str = "SELECT CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') \
+                         THEN current_setting('synchronous_standby_names') ELSE '' END";
 
 /// The addresses of a server, or of the members of a cluster.
 #[derive(Clone, Debug)]
@@ -232,10 +235,38 @@ impl Leader {
     }
 }
 
+/// A member, and of one of several that leads, whom its commits wait for.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    /// The member and what it said.
+    pub member: Member,
+    /// The members that a commit waits for until one has it on its disk, as PostgreSQL's `synchronous_standby_names` has them;
+    /// none where it waits for nobody.
+    pub waits_for: Option<String>,
+}
+
 /// The members of a cluster and what they say now; nothing where the address is not a server's.
-pub async fn survey(url: &str) -> Option<Vec<Member>> {
+pub async fn survey(url: &str) -> Option<Vec<Surveyed>> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return None;
+    }
     let members: Members = url.parse().ok()?;
-    Some(members.ask(PROBE).await)
+    let said = members.ask(PROBE).await;
+    let is_cluster = said.len() > 1;
+    let surveyed = said.into_iter().zip(&members.0).map(|(member, options)| async move {
+        let leads = is_cluster && matches!(member.said, Said::Leads(_));
+        let waits_for = if leads { timeout(PROBE, waits_for(options)).await } else { Ok(Ok(None)) };
+        Surveyed { member, waits_for: waits_for.ok().and_then(Result::ok).flatten() }
+    });
+    Some(join_all(surveyed).await)
+}
+
+async fn waits_for(options: &PgConnectOptions) -> Result<Option<String>, sqlx::Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    let names: String = connection.fetch_one(WAITS_FOR).await?.try_get(0)?;
+    // Whether it hears that is its own affair.
+    let _ = connection.close().await;
+    Ok((!names.is_empty()).then_some(names))
 }
 
 fn none_leads(said: &[Member]) -> DbError {
