@@ -8,6 +8,7 @@ mod engines;
 mod folder;
 mod host;
 mod lock;
+mod members;
 mod offer;
 mod own;
 

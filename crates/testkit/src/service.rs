@@ -1,5 +1,6 @@
 //! A service in its own process, over real machines: for tests with SIGKILL and the command line.
 
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
@@ -54,6 +55,7 @@ pub struct Service {
     _port: UnixDatagram,
     child: Option<Child>,
     environment: Vec<(String, String)>,
+    launcher: Vec<String>,
     images: Vec<String>,
     /// Length of its log when it started last.
     log_before: usize,
@@ -81,6 +83,7 @@ impl Service {
             _port: held,
             child: None,
             environment: std::env::var(BY_BYTES).into_iter().map(|value| (BY_BYTES.to_owned(), value)).collect(),
+            launcher: Vec::new(),
             images: wanted.iter().map(|i| (*i).to_owned()).collect(),
             log_before: 0,
             _original: None,
@@ -140,6 +143,11 @@ impl Service {
         self.environment.push((name.into(), value.into()));
     }
 
+    /// Has another program, which becomes the service's, begin later starts: by its name and arguments.
+    pub fn launch_by(&mut self, launcher: &[&str]) {
+        self.launcher = launcher.iter().map(|word| (*word).to_owned()).collect();
+    }
+
     /// Has later starts ask their host by bytes, as if it were elsewhere; all services do where the tests' own environment
     /// says so.
     pub fn ask_by_bytes(&mut self) {
@@ -168,8 +176,9 @@ impl Service {
 
     /// A command of the program for its data folder.
     pub fn command_of(&self, verb: &str) -> Command {
-        let mut command = Command::new(&self.binary);
-        command.arg(verb).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
+        let mut words = self.launcher.iter().map(OsStr::new).chain([self.binary.as_os_str(), OsStr::new(verb)]);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_LISTEN", &self.listen);
         command.env("BERTH_CONFIG", self.dir.path().join("berth.toml")).env("BERTH_ACCEL", "tcg");
         command.env("BERTH_FAULT_LATER", self.later_faults());
         command.env("BERTH_ADMIN_EMAIL", EMAIL).env("BERTH_ADMIN_PASSWORD", PASSWORD);

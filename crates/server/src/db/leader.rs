@@ -9,7 +9,8 @@
 //!
 //! Two members may take writes at the same time, because whoever demotes the old leader died or is cut off. Each
 //! promotion begins a timeline with a higher number, so the later one leads, and none of an earlier one than was followed
-//! before is ever followed: what was acknowledged there would be lost. A service forgets that number when it ends.
+//! before is ever followed: what was acknowledged there would be lost. A service forgets that number when it ends. The
+//! old leader says that it leads for as long as it is asked, so that all members are asked every few seconds.
 
 use std::future::Future;
 use std::io;
@@ -30,6 +31,8 @@ use super::DbError;
 
 /// Between two questions whether the leader still leads.
 const LOOK: Duration = Duration::from_secs(1);
+/// So many of those questions are between two of all members, whether one has overtaken the leader.
+const LOOKS: u32 = 3;
 /// How long a leader that was connected may take to answer that.
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long a member may take to connect and to say whether it leads.
@@ -41,6 +44,9 @@ const LEADS: &str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('tr
 /// The same, and on which timeline: the first eight digits of the file that it writes its log into.
 const LEADS_ON: &str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN NULL \
                         ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END";
+/// Whom a commit of this user waits for. Who asks may not see which of them are connected.
+const WAITS_FOR: &str = "SELECT CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') \
+                         THEN current_setting('synchronous_standby_names') ELSE '' END";
 
 /// The addresses of a server, or of the members of a cluster.
 #[derive(Clone, Debug)]
@@ -229,10 +235,38 @@ impl Leader {
     }
 }
 
+/// A member, and of one of several that leads, whom its commits wait for.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    /// The member and what it said.
+    pub member: Member,
+    /// The members that a commit waits for until one has it on its disk, as PostgreSQL's `synchronous_standby_names` has them;
+    /// none where it waits for nobody.
+    pub waits_for: Option<String>,
+}
+
 /// The members of a cluster and what they say now; nothing where the address is not a server's.
-pub async fn survey(url: &str) -> Option<Vec<Member>> {
+pub async fn survey(url: &str) -> Option<Vec<Surveyed>> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return None;
+    }
     let members: Members = url.parse().ok()?;
-    Some(members.ask(PROBE).await)
+    let said = members.ask(PROBE).await;
+    let is_cluster = said.len() > 1;
+    let surveyed = said.into_iter().zip(&members.0).map(|(member, options)| async move {
+        let leads = is_cluster && matches!(member.said, Said::Leads(_));
+        let waits_for = if leads { timeout(PROBE, waits_for(options)).await } else { Ok(Ok(None)) };
+        Surveyed { member, waits_for: waits_for.ok().and_then(Result::ok).flatten() }
+    });
+    Some(join_all(surveyed).await)
+}
+
+async fn waits_for(options: &PgConnectOptions) -> Result<Option<String>, sqlx::Error> {
+    let mut connection = PgConnection::connect_with(options).await?;
+    let names: String = connection.fetch_one(WAITS_FOR).await?.try_get(0)?;
+    // Whether it hears that is its own affair.
+    let _ = connection.close().await;
+    Ok((!names.is_empty()).then_some(names))
 }
 
 fn none_leads(said: &[Member]) -> DbError {
@@ -294,6 +328,17 @@ impl Following {
         Some(found)
     }
 
+    /// Follows a member that leads on a later timeline than the leader, which may not know of it.
+    async fn overtaken(&self, followed: Followed) -> Option<Followed> {
+        let said = self.members.ask(PROBE).await;
+        let found = choose(&said, followed).filter(|found| found.timeline > followed.timeline)?;
+        if found.member == followed.member {
+            return None;
+        }
+        self.follow(found);
+        Some(found)
+    }
+
     fn place(&self, member: usize) -> String {
         place(&self.members.0[member])
     }
@@ -313,11 +358,23 @@ enum Answer {
 async fn watch(following: Arc<Following>) {
     let mut connection = None;
     let mut is_lost = false;
+    let mut looks = 0_u32;
     loop {
         sleep(LOOK).await;
+        looks = looks.wrapping_add(1);
         let (followed, _) = following.now();
         let place = following.place(followed.member);
-        let answer = ask_leader(&following.members, followed, &mut connection).await;
+        let all = async {
+            let among = following.members.0.len() > 1 && looks.is_multiple_of(LOOKS);
+            if among { following.overtaken(followed).await } else { None }
+        };
+        let (answer, overtaken) = tokio::join!(ask_leader(&following.members, followed, &mut connection), all);
+        if let Some(found) = overtaken {
+            let leader = following.place(found.member);
+            tracing::warn!(leader, timeline = found.timeline, former = place, "the database's leader was overtaken");
+            (connection, is_lost) = (None, false);
+            continue;
+        }
         if let Answer::Leads(timeline) = answer
             && timeline >= followed.timeline
         {

@@ -43,7 +43,7 @@ use tokio::sync::broadcast;
 
 pub use authority::Authority;
 pub use connect::{check_address, copy, disk_of};
-pub use leader::{Member, Said, survey};
+pub use leader::{Member, Said, Surveyed, survey};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
