@@ -199,7 +199,7 @@ async fn a_cluster_without_a_leader_is_told_member_by_member() {
     let first = Postgres::started();
     let second = first.standby();
     let url = format!("postgres://berth@127.0.0.1:{},127.0.0.1:{}/berth", first.port(), second.port());
-    let said: Vec<_> = survey(&url).await.expect("members").into_iter().map(|member| member.said).collect();
+    let said: Vec<_> = survey(&url).await.expect("members").into_iter().map(|it| it.member.said).collect();
     assert_eq!(said, [Said::Leads(1), Said::Follows]);
     assert_eq!(survey("sqlite:berth.db").await.map(|members| members.len()), None);
     first.kill();

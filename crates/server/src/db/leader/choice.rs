@@ -1,0 +1,131 @@
+//! What follows from what members said; pure.
+
+use super::members::{Member, Said};
+
+/// A member, and the timeline that it was followed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Followed {
+    pub(super) member: usize,
+    pub(super) timeline: i64,
+}
+
+/// What the leader answered to the connection that watches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// It leads, on this timeline.
+    Leads(i64),
+    /// It leads no more, or cannot be connected.
+    No,
+    /// It was connected, and has ended the connection.
+    Ended,
+    /// It was connected, and is silent.
+    Silent,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// Stay with the leader, which leads on this timeline.
+    Stay(Followed),
+    /// Wait for one that leads; connections that ended are made anew by themselves.
+    Wait,
+    /// Follow another member, and end what the former one was asked.
+    Follow(Followed),
+    /// Ask the same member over new connections: those that there are may be dead.
+    Renew,
+    /// Tell who waits for an answer that none comes.
+    GiveUp,
+}
+
+/// Which of the members to follow: one that takes writes, on the latest timeline, and none of an earlier one than was followed;
+/// of several the one that was followed, if it is among them.
+pub(super) fn choose(members: &[Member], followed: Followed) -> Option<Followed> {
+    let leading = members.iter().enumerate().filter_map(|(member, it)| match it.said {
+        Said::Leads(timeline) if timeline >= followed.timeline => Some(Followed { member, timeline }),
+        _ => None,
+    });
+    leading.max_by_key(|found| (found.timeline, found.member == followed.member, usize::MAX - found.member))
+}
+
+/// What to do after an answer of the leader and of all members, who need not be asked where it leads. `has_answered`: whether
+/// the leader has answered anything else meanwhile.
+pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], has_answered: bool) -> Move {
+    let found = choose(said, followed);
+    let another = found.filter(|found| found.member != followed.member);
+    match answer {
+        Answer::Leads(timeline) if timeline >= followed.timeline => match another {
+            Some(another) if another.timeline > timeline => Move::Follow(another),
+            _ => Move::Stay(Followed { timeline, ..followed }),
+        },
+        _ if another.is_some() => another.map_or(Move::Wait, Move::Follow),
+        Answer::Ended | Answer::Silent if has_answered => Move::Wait,
+        Answer::Silent if found.is_none() => Move::GiveUp,
+        Answer::Ended | Answer::Silent => Move::Renew,
+        Answer::Leads(_) | Answer::No => Move::Wait,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(said: &[Said]) -> Vec<Member> {
+        said.iter().map(|said| Member { place: String::new(), said: said.clone() }).collect()
+    }
+
+    const fn at(member: usize, timeline: i64) -> Followed {
+        Followed { member, timeline }
+    }
+
+    fn away() -> Said {
+        Said::Nothing("is away".into())
+    }
+
+    #[test]
+    fn the_later_timeline_leads_and_none_earlier_than_was_followed() {
+        use Said::{Follows, Leads};
+        for (said, followed, expected) in [
+            (vec![Follows, Leads(1), away()], at(0, 0), Some(at(1, 1))),
+            (vec![Leads(7), Leads(8)], at(0, 7), Some(at(1, 8))),
+            (vec![Leads(8), Leads(7)], at(1, 7), Some(at(0, 8))),
+            (vec![Leads(7), away()], at(1, 8), None),
+            (vec![Leads(8), Leads(8)], at(1, 8), Some(at(1, 8))),
+            (vec![Leads(8), Leads(8), Follows], at(2, 8), Some(at(0, 8))),
+            (vec![Follows, Follows], at(0, 8), None),
+            (vec![Leads(0)], at(0, 0), Some(at(0, 0))),
+        ] {
+            assert_eq!(choose(&members(&said), followed), expected, "{said:?} after {followed:?}");
+        }
+    }
+
+    #[test]
+    fn a_leader_is_left_for_a_later_one_and_its_connections_where_they_are_dead() {
+        use Answer::{Ended, No, Silent};
+        use Said::{Follows, Leads};
+        let (same, other) = (vec![Leads(3), Follows], vec![Follows, Leads(4)]);
+        let none = vec![away(), Follows];
+        for (answer, said, has_answered, expected) in [
+            (Answer::Leads(3), vec![], false, Move::Stay(at(0, 3))),
+            (Answer::Leads(5), vec![], false, Move::Stay(at(0, 5))),
+            (Answer::Leads(3), vec![Leads(3), Leads(3)], false, Move::Stay(at(0, 3))),
+            (Answer::Leads(3), vec![Leads(3), Leads(4)], true, Move::Follow(at(1, 4))),
+            (Answer::Leads(5), vec![Leads(5), Leads(4)], true, Move::Stay(at(0, 5))),
+            (Answer::Leads(2), none.clone(), false, Move::Wait),
+            (Answer::Leads(2), other.clone(), false, Move::Follow(at(1, 4))),
+            (No, other.clone(), false, Move::Follow(at(1, 4))),
+            (Silent, other.clone(), true, Move::Follow(at(1, 4))),
+            (No, same.clone(), false, Move::Wait),
+            (No, none.clone(), false, Move::Wait),
+            // Slow, and not dead.
+            (Silent, same.clone(), true, Move::Wait),
+            (Silent, none.clone(), true, Move::Wait),
+            (Ended, same.clone(), true, Move::Wait),
+            (Silent, same.clone(), false, Move::Renew),
+            (Ended, same, false, Move::Renew),
+            (Ended, none.clone(), false, Move::Renew),
+            (Silent, none, false, Move::GiveUp),
+        ] {
+            assert_eq!(next(at(0, 3), answer, &members(&said), has_answered), expected, "{answer:?} {said:?}");
+        }
+    }
+}
