@@ -66,14 +66,16 @@ impl Cluster {
         self.hosts.iter_mut().find(|host| host.number == number).expect("a host")
     }
 
-    /// What a member of Patroni says of all.
-    fn told(&self) -> Option<Value> {
-        self.hosts.iter().find_map(|host| host.ask("/cluster"))
+    /// Of the members that say of themselves that they lead, the one with the latest timeline, and that; nobody is asked of another
+    /// one, because who was cut off says what was before.
+    fn leads(&self) -> Option<(u64, &Host)> {
+        let leading = self.hosts.iter().filter_map(|host| Some((host.leads_on()?, host)));
+        leading.max_by_key(|(timeline, _)| *timeline)
     }
 
-    /// The numbers of the members with a role.
+    /// The numbers of the members with a role, by what the leader says.
     pub fn with_role(&self, role: &str) -> Vec<u8> {
-        let told = self.told().unwrap_or_default();
+        let told = self.leads().and_then(|(_, leader)| leader.ask("/cluster")).unwrap_or_default();
         let members = told["members"].as_array().cloned().unwrap_or_default();
         let has = members.iter().filter(|it| it["role"] == role && is_up(it));
         has.filter_map(|it| it["name"].as_str()?.strip_prefix("db")?.parse().ok()).collect()
@@ -81,24 +83,26 @@ impl Cluster {
 
     /// The latest timeline on which one leads; 0 where none does.
     pub fn timeline(&self) -> u64 {
-        let told: Vec<_> = self.hosts.iter().filter_map(|host| host.ask("/patroni")).collect();
-        let leading = told.iter().filter(|it| it["role"] == "master" || it["role"] == "primary");
-        let leading = leading.filter(|it| it["state"] == "running");
-        leading.filter_map(|it| it["timeline"].as_u64()).max().unwrap_or_default()
+        self.leads().map_or(0, |(timeline, _)| timeline)
     }
 
     /// The member that leads.
     pub fn leader(&self) -> &Host {
-        let number = eventually("a leader", 60, || self.with_role("leader").first().copied());
-        self.hosts.iter().find(|host| host.number == number).expect("a host")
+        eventually("a leader", 60, || self.leads()).1
     }
 
-    /// Waits until one leads, one follows that commits wait for, and one more does.
+    /// Waits until one leads, one that commits wait for has all that it writes, and one more does.
     pub fn is_whole(&self) {
-        let all = || ["leader", "sync_standby", "replica"].iter().all(|role| self.with_role(role).len() == 1);
+        let is_whole = || {
+            let told = self.leads()?.1.ask("/patroni")?;
+            let followers = told["replication"].as_array()?;
+            let stream = followers.iter().filter(|it| it["state"] == "streaming").count();
+            let awaited = followers.iter().filter(|it| it["sync_state"] == "sync").count();
+            ((stream, awaited) == (2, 1) && self.with_role("sync_standby").len() == 1).then_some(())
+        };
         eventually("one leader and two that follow", 120, || {
             std::thread::sleep(Duration::from_millis(200));
-            all().then_some(())
+            is_whole()
         });
     }
 
@@ -282,9 +286,30 @@ impl Host {
         assert!(self.patroni.take().expect("Patroni").wait().is_ok(), "its first process ends, too");
     }
 
-    /// Has Patroni do nothing, or go on.
-    pub fn hang_patroni(&self, hang: bool) {
-        send(self.patroni(), "patroni", if hang { Signal::STOP } else { Signal::CONT });
+    /// Has Patroni do nothing any more.
+    pub fn hang_patroni(&self) {
+        send(self.patroni(), "patroni", Signal::STOP);
+    }
+
+    /// Ends the process that the unit knows.
+    pub fn kill_unit(&mut self) {
+        let mut child = self.patroni.take().expect("Patroni");
+        child.kill().and_then(|()| child.wait()).expect("its end");
+    }
+
+    /// The timeline on which PostgreSQL here leads.
+    fn leads_on(&self) -> Option<u64> {
+        let told = self.ask("/patroni")?;
+        let leads = (told["role"] == "master" || told["role"] == "primary") && told["state"] == "running";
+        told["timeline"].as_u64().filter(|_| leads)
+    }
+
+    /// Has no answer of this host reach the others, or again; the service's host has them.
+    pub fn isolate(&self, isolate: bool) {
+        let verb = if isolate { "add" } else { "del" };
+        for other in (1..=3).filter(|other| *other != self.number) {
+            self.place.ip(&format!("route {verb} blackhole {}/32", address(other)));
+        }
     }
 
     /// What its Patroni says.

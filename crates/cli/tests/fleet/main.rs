@@ -132,10 +132,13 @@ fn what_was_acknowledged_stays_whichever_way_the_leader_is_lost() {
     world.cluster.is_whole();
     the_leader_is_cut_off(&mut world);
     world.cluster.is_whole();
+    the_leader_is_isolated(&mut world);
+    world.cluster.is_whole();
     patroni_hangs(&mut world);
     world.cluster.is_whole();
     world.is_right();
     world.clients.stop();
+    world.cluster.host(1).stop_patroni();
     for (how, silence) in &world.table {
         println!("{:6.1} s  {how}", silence.as_secs_f64());
     }
@@ -163,20 +166,31 @@ fn the_leader_is_cut_off(world: &mut World) {
     world.lan.join(number);
 }
 
+/// The service reaches it, and the other members and etcd do not: what it acknowledged would be lost with it.
+fn the_leader_is_isolated(world: &mut World) {
+    let mut number = 0;
+    world.loses_leader("the leader is cut off from the others, and not from the service", |cluster, _| {
+        number = cluster.leader().number;
+        cluster.host(number).isolate(true);
+    });
+    assert_ne!(world.cluster.leader().number, number);
+    world.cluster.host(number).isolate(false);
+}
+
 /// Nobody demotes the old leader, which goes on beside the new one: two of them lead.
 fn patroni_hangs(world: &mut World) {
     let mut number = 0;
     world.loses_leader("Patroni of the leader hangs, so that two lead", |cluster, _| {
         number = cluster.leader().number;
-        cluster.host(number).hang_patroni(true);
+        cluster.host(number).hang_patroni();
     });
     let old = world.cluster.host(number);
     assert_eq!(old.sql("berth", "SELECT pg_is_in_recovery()").trim(), "f", "the old one leads, too");
     let told = world.doctor();
     assert!(told.contains("two of its members lead") && told.contains("systemctl restart patroni"), "{told}");
-    // What its operator types.
+    // What the system does in the end with a unit that does not stop.
     let old = world.cluster.host(number);
-    old.hang_patroni(false);
-    old.stop_patroni();
+    old.kill_unit();
+    eventually("the end of its PostgreSQL", 10, || old.of_postgres().is_empty().then_some(()));
     old.start_patroni();
 }

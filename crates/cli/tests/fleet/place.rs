@@ -46,7 +46,8 @@ impl Place {
         told.recv().expect("what was asked for panicked")
     }
 
-    fn ip(&self, arguments: &str) {
+    /// Has `ip` do something there.
+    pub fn ip(&self, arguments: &str) {
         let arguments = arguments.to_owned();
         self.run(move || ip(&arguments));
     }

@@ -15,6 +15,8 @@ const HARMLESS: [(&[&str], &str); 9] = [
         &[
             "server/src/db/connect.rs",
             "server/src/db/json.rs",
+            "server/src/db/leader/mod.rs",
+            "server/src/db/leader/watch.rs",
             "server/src/db/listing.rs",
             "server/src/db/migrate.rs",
             "server/src/db/mod.rs",
