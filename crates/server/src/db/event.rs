@@ -16,8 +16,31 @@ pub async fn emit(
     data: &Json,
     now: Timestamp,
 ) -> Result<(), DbError> {
+    write(tx, (project, false), (kind, subject), data, now).await
+}
+
+/// The same, for watchers who are administrators of the platform: it names hosts.
+pub async fn emit_to_administrators(
+    tx: &mut Tx,
+    project: ProjectId,
+    kind: &str,
+    subject: &str,
+    data: &Json,
+    now: Timestamp,
+) -> Result<(), DbError> {
+    write(tx, (project, true), (kind, subject), data, now).await
+}
+
+async fn write(
+    tx: &mut Tx,
+    (project, for_administrators): (ProjectId, bool),
+    (kind, subject): (&str, &str),
+    data: &Json,
+    now: Timestamp,
+) -> Result<(), DbError> {
     let columns = columns! {
         "project_id": project, "kind": kind, "subject": subject, "data": data.to_string(), "created_at": now,
+        "for_administrators": for_administrators,
     };
     record::insert("events", columns).execute(tx).await?;
     tx.signal(Signal::Event(project.0));

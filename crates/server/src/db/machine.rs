@@ -21,6 +21,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use berth_domain::Timestamp;
 use berth_domain::host::Aim;
+use berth_domain::host::placement::{Promised, Room, Sum};
 use berth_domain::ids::{HostId, LayerId, MachineId, MemoryId};
 use berth_domain::machine::{Owner, OwnerKind};
 use uuid::Uuid;
@@ -243,15 +244,6 @@ pub async fn free_slots(on: impl On, host: HostId, count: usize) -> Result<Vec<i
     Ok((1..).filter(|slot| taken.next_if_eq(slot).is_none()).take(count).collect())
 }
 
-/// Where there is room for machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// Beside all others.
-    Beside,
-    /// Only in the place of warm machines.
-    Instead,
-}
-
 /// Has machines hold their processors and memory of a host from now on, each in a slot of its own. Where warm machines are
 /// in the way, they hold nothing any more: nobody gets one of them, and the worker ends them.
 pub async fn reserve(tx: &mut Tx, host: HostId, room: Room, machines: &mut [Machine]) -> Result<(), DbError> {
@@ -356,33 +348,10 @@ pub async fn find(on: impl On, id: MachineId) -> Result<Option<Machine>, DbError
     sql(one).bind(id).fetch_optional(on).await
 }
 
-async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+/// Has all warm machines of a host hold nothing any more: nobody gets one of them, and the worker ends them.
+pub async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     tx.signal(Signal::Work(TABLE));
     sql(GIVE_WAY).bind(host).execute(tx).await.map(drop)
-}
-
-/// What machines of a kind hold of a host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
-    /// How many there are.
-    pub machines: i64,
-    /// Virtual CPUs.
-    pub vcpu: i64,
-    /// Memory, in MiB.
-    pub memory_mb: i64,
-}
-
-/// What machines hold of a host, by what owns them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Those of VMs.
-    pub vms: Sum,
-    /// Those of sandboxes.
-    pub sandboxes: Sum,
-    /// Those that work for templates.
-    pub templates: Sum,
-    /// Those that nobody owns yet.
-    pub warm: Sum,
 }
 
 impl FromRow for (OwnerKind, Sum) {
@@ -393,7 +362,7 @@ impl FromRow for (OwnerKind, Sum) {
 }
 
 /// What machines hold of a host.
-pub async fn held(on: impl On, host: HostId) -> Result<Held, DbError> {
+pub async fn held(on: impl On, host: HostId) -> Result<Promised, DbError> {
     let sums: Vec<(OwnerKind, Sum)> = sql(
         "SELECT owner_kind, COUNT(*) AS machines, CAST(SUM(vcpu) AS BIGINT) AS vcpu, \
          CAST(SUM(memory_mb) AS BIGINT) AS memory_mb FROM machines WHERE host_id = $1 AND reserved = 1 GROUP BY owner_kind",
@@ -401,7 +370,7 @@ pub async fn held(on: impl On, host: HostId) -> Result<Held, DbError> {
     .bind(host)
     .fetch_all(on)
     .await?;
-    let mut held = Held::default();
+    let mut held = Promised::default();
     for (kind, sum) in sums {
         match kind {
             OwnerKind::Vm => held.vms = sum,
@@ -476,14 +445,14 @@ mod tests {
         assert_eq!(slots, [Some(1), Some(2), Some(3), Some(4), Some(1)], "each host has slots of its own");
         let one = Sum { machines: 1, vcpu: 2, memory_mb: 512 };
         let two = Sum { machines: 2, vcpu: 4, memory_mb: 1024 };
-        let all = Held { vms: one, sandboxes: one, templates: two, warm: Sum::default() };
+        let all = Promised { vms: one, sandboxes: one, templates: two, warm: Sum::default() };
         assert_eq!(held(&mut tx, here).await.unwrap(), all);
-        assert_eq!(held(&mut tx, there).await.unwrap(), Held { vms: one, ..Held::default() });
+        assert_eq!(held(&mut tx, there).await.unwrap(), Promised { vms: one, ..Promised::default() });
         let mut gone = machines[1].clone();
         gone.end(Timestamp(1));
         update(&mut tx, &machines[1], &gone).await.unwrap();
         remove(&mut tx, machines[2].id).await.unwrap();
-        assert_eq!(held(&mut tx, here).await.unwrap(), Held { sandboxes: Sum::default(), templates: one, ..all });
+        assert_eq!(held(&mut tx, here).await.unwrap(), Promised { sandboxes: Sum::default(), templates: one, ..all });
         assert_eq!(free_slots(&mut tx, here, 3).await.unwrap(), [2, 3, 5]);
         assert_eq!(owner(&mut tx, machines[3].id).await.unwrap(), Some(machines[3].owner));
         assert_eq!(owner(&mut tx, gone.id).await.unwrap(), None);

@@ -85,6 +85,7 @@ const STEPS: &[Step] = steps![
     57 "0057" "ssh_keys_state",
     58 "0058" "brought_disks",
     59 "0059" "gpu_quotas",
+    60 "0060" "cordoned_hosts",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -63,6 +63,11 @@ impl Caller {
         }
     }
 
+    /// Whether the caller administers the platform.
+    pub const fn is_administrator(&self) -> bool {
+        matches!(self.who, Who::Person { is_admin: true, .. })
+    }
+
     /// The audit record of what this caller does.
     pub fn audit<'a>(&'a self, action: &'a str, subject: &'a str) -> Audit<'a> {
         Audit {

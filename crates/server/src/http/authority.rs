@@ -189,9 +189,21 @@ impl Watch {
             _ => None,
         });
         let grant = Grant::Project { org: scope.org, project: scope.project, action, right };
+        self.refused(&scope.caller.who, grant).await
+    }
+
+    /// Returns when a caller who administers the platform does not any more; for any other one never.
+    pub async fn demoted(&self, scope: &Scope) {
+        if !scope.caller.is_administrator() {
+            return std::future::pending().await;
+        }
+        self.refused(&scope.caller.who, Grant::Administration).await;
+    }
+
+    async fn refused(&self, who: &Who, grant: Grant) -> Error {
         loop {
             tokio::time::sleep(RECHECK).await;
-            match self.gate.recheck(&scope.caller.who, grant).await {
+            match self.gate.recheck(who, grant).await {
                 Err(refusal) if refusal.code.status() < 500 => return refusal,
                 _ => {}
             }

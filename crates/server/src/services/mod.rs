@@ -11,6 +11,7 @@ pub mod identity;
 mod membership;
 pub mod network;
 mod owner;
+mod placement;
 pub mod project;
 pub mod quota;
 mod received;

@@ -1,10 +1,14 @@
-//! Hosts as administrators see them: the service's own, and one that is lost.
+//! Hosts as administrators see them, the service's own and one that is lost; and what they say of hosts.
 
+use berth_client::Event;
 use berth_domain::ids::HostId;
 use berth_server::db::sql;
-use berth_testkit::Platform;
+use berth_testkit::{Caller, Platform, vm};
+use futures::StreamExt;
 use serde_json::{Value, json};
 use uuid::Uuid;
+
+use crate::event::client;
 
 const HOSTS: &str = "/api/v1/admin/hosts";
 
@@ -75,5 +79,167 @@ async fn hosts_are_found_by_state_name_and_label() {
     for path in [HOSTS.to_owned(), format!("{HOSTS}/{own}")] {
         ada.get(&path).await.refused(403, "forbidden");
         ada.anonymous().get(&path).await.refused(401, "unauthorized");
+    }
+}
+
+/// The path of the service's own host.
+async fn own(platform: &Platform) -> String {
+    let own = platform.admin.get(&format!("{HOSTS}?sort=created_at")).await.body;
+    let own = own["data"].as_array().expect("hosts").iter().find(|host| host["state"] != "lost").expect("the own one");
+    format!("{HOSTS}/{}", own["id"].as_str().expect("an id"))
+}
+
+/// The next event of a kind in the caller's project, of all that are kept.
+async fn told(caller: &Caller, kind: &str) -> Event {
+    let mut events = std::pin::pin!(client(caller).events(Some(0)).await.expect("a stream"));
+    loop {
+        let event = events.next().await.expect("more").expect("an event");
+        if event.kind == kind {
+            return event;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordoned_host_takes_no_new_machine_and_what_is_there_goes_on() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let path = own(&platform).await;
+    lost(&platform).await;
+    let old = caller.running_vm("old").await;
+    let cordoned = caller.act(&format!("{path}/cordon")).await;
+    assert_eq!((cordoned.status, &cordoned.body["state"]), (202, &json!("cordoned")), "{}", cordoned.body);
+    assert_eq!(caller.get(&format!("{HOSTS}?state=cordoned")).await.body["pagination"]["total_items"], 1);
+    let new = caller.create_vm(vm("new")).await;
+    let failed = caller.reaches(&new, "failed").await;
+    let message = failed["message"].as_str().expect("a sentence");
+    assert!(message.starts_with("insufficient_capacity: no host takes new machines now"), "{message}");
+    let unplaced = told(caller, "vm.unplaced").await;
+    let name = cordoned.body["name"].as_str().expect("a name");
+    assert_eq!(unplaced.subject, new);
+    assert_eq!(unplaced.data["hosts"], json!([format!("host {name}: cordoned"), "host beta: lost"]));
+    // What is there is stopped and started again, and the word holds on when the service starts again.
+    assert_eq!(caller.act(&format!("/vms/{old}/stop")).await.status, 202);
+    caller.reaches(&old, "stopped").await;
+    let platform = platform.restart().await;
+    let caller = &platform.admin;
+    assert_eq!(caller.get(&path).await.body["state"], "cordoned");
+    assert_eq!(caller.act(&format!("/vms/{old}/start")).await.status, 202);
+    caller.reaches(&old, "running").await;
+    assert_eq!(caller.act(&format!("/vms/{new}/start")).await.status, 202);
+    caller.reaches(&new, "failed").await;
+    let taken = caller.act(&format!("{path}/uncordon")).await;
+    assert_eq!((taken.status, &taken.body["state"]), (202, &json!("ready")), "{}", taken.body);
+    assert_eq!(caller.act(&format!("/vms/{new}/start")).await.status, 202);
+    caller.reaches(&new, "running").await;
+    let host = path.trim_start_matches(HOSTS).trim_start_matches('/');
+    let placed = told(caller, "vm.placed").await;
+    assert_eq!((placed.subject, &placed.data["host_id"]), (old, &json!(host)));
+    assert!(placed.data["reason"].as_str().is_some_and(|why| why.starts_with(&format!("host {name}: "))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordoned_host_takes_no_new_sandbox_and_resumes_what_it_has() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let path = own(&platform).await;
+    let old = caller.ready_sandbox().await;
+    assert_eq!(caller.act(&format!("/sandboxes/{old}/pause")).await.status, 202);
+    caller.sandbox_reaches(&old, "Paused").await;
+    assert_eq!(caller.act(&format!("{path}/cordon")).await.status, 202);
+    let new = caller.create_sandbox(json!({})).await;
+    let failed = caller.sandbox_reaches(&new, "Failed").await;
+    let message = failed["message"].as_str().expect("a sentence");
+    assert!(message.starts_with("insufficient_capacity: no host takes new machines now"), "{message}");
+    let unplaced = told(caller, "sandbox.unplaced").await;
+    assert_eq!((unplaced.subject, unplaced.data["hosts"].as_array().map(Vec::len)), (new, Some(1)));
+    let fork = caller.post(&format!("/sandboxes/{old}/fork"), json!({})).await;
+    assert_eq!(fork.status, 201, "{}", fork.body);
+    let fork = fork.body["data"][0]["id"].as_str().expect("an id").to_owned();
+    caller.sandbox_reaches(&fork, "Failed").await;
+    assert_eq!(caller.act(&format!("/sandboxes/{old}/resume")).await.status, 202);
+    caller.sandbox_reaches(&old, "Ready").await;
+    assert_eq!(caller.act(&format!("{path}/uncordon")).await.status, 202);
+    let after = caller.ready_sandbox().await;
+    let placed = told(caller, "sandbox.placed").await;
+    assert_eq!(placed.subject, old);
+    assert_ne!(after, old);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_of_a_host_stays_and_stands_in_the_audit_log_once() {
+    let platform = Platform::start().await;
+    let path = own(&platform).await;
+    for _ in 0..2 {
+        assert_eq!(platform.admin.act(&format!("{path}/cordon")).await.body["state"], "cordoned");
+        let said = platform.admin.patch(&path, json!({"name": "north 1", "labels": {"disk": "ssd"}})).await;
+        assert_eq!(
+            (said.status, &said.body["name"], &said.body["labels"]),
+            (200, &json!("north 1"), &json!({"disk": "ssd"}))
+        );
+    }
+    let same = platform.admin.patch(&path, json!({})).await;
+    assert_eq!((same.status, &same.body["name"]), (200, &json!("north 1")));
+    let platform = platform.restart().await;
+    let admin = &platform.admin;
+    let host = admin.get(&path).await.body;
+    assert_eq!(
+        (&host["name"], &host["labels"], &host["state"]),
+        (&json!("north 1"), &json!({"disk": "ssd"}), &json!("cordoned"))
+    );
+    for query in ["name=north%201", "label=disk%3Dssd", "state=cordoned"] {
+        assert_eq!(admin.get(&format!("{HOSTS}?{query}")).await.body["pagination"]["total_items"], 1, "{query}");
+    }
+    assert_eq!(admin.get(&format!("{HOSTS}?state=ready")).await.body["pagination"]["total_items"], 0);
+    for _ in 0..2 {
+        assert_eq!(admin.act(&format!("{path}/uncordon")).await.body["state"], "ready");
+    }
+    let done = admin.get("/api/v1/admin/audit?limit=100").await.body;
+    let done = done["data"].as_array().expect("records").iter();
+    let done: Vec<_> =
+        done.filter_map(|record| record["action"].as_str()).filter(|it| it.starts_with("host.")).collect();
+    assert_eq!(done, ["host.uncordon", "host.update", "host.cordon"], "newest first, and nothing twice");
+    admin.patch(&path, json!({"name": "", "state": "lost"})).await.refused(400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn administrators_alone_say_things_of_hosts_and_read_where_machines_are() {
+    let platform = Platform::start().await;
+    let path = own(&platform).await;
+    let host = json!(path.trim_start_matches(HOSTS).trim_start_matches('/'));
+    let ada = platform.sign_up("ada@example.com").await;
+    let nowhere = format!("{HOSTS}/{}", Uuid::now_v7());
+    for verb in ["cordon", "uncordon"] {
+        for at in [&path, &nowhere] {
+            ada.act(&format!("{at}/{verb}")).await.refused(403, "forbidden");
+            ada.anonymous().act(&format!("{at}/{verb}")).await.refused(401, "unauthorized");
+        }
+        platform.admin.act(&format!("{nowhere}/{verb}")).await.refused(404, "not_found");
+    }
+    ada.patch(&path, json!({"name": "hers"})).await.refused(403, "forbidden");
+    platform.admin.patch(&nowhere, json!({"name": "x"})).await.refused(404, "not_found");
+    let (vm_id, box_id) = (ada.running_vm("hers").await, ada.ready_sandbox().await);
+    for path in [format!("/vms/{vm_id}"), "/vms".into(), format!("/sandboxes/{box_id}"), "/sandboxes".into()] {
+        let seen = ada.get(&path).await.body.to_string();
+        assert!(seen.contains(&vm_id) || seen.contains(&box_id), "{seen}");
+        assert!(!seen.contains("host_id"), "{seen}");
+    }
+    for all in ["vms", "sandboxes"] {
+        let seen = platform.admin.get(&format!("/api/v1/admin/{all}")).await.body;
+        assert_eq!(seen["data"][0]["host_id"], host, "{seen}");
+    }
+    let own_vm = platform.admin.running_vm("own").await;
+    for _ in 0..2 {
+        assert_eq!(platform.admin.get(&format!("/vms/{own_vm}")).await.body["host_id"], host);
+    }
+    // Her events pass over where her machines were put; the last of them is behind that.
+    assert_eq!(ada.delete(&format!("/vms/{vm_id}")).await.status, 202);
+    let mut events = std::pin::pin!(client(&ada).events(Some(0)).await.expect("a stream"));
+    loop {
+        let event = events.next().await.expect("more").expect("an event");
+        assert!(!event.kind.ends_with("placed"), "{event:?}");
+        if event.kind == "vm.status" && event.data["status"] == "deleted" {
+            break;
+        }
     }
 }

@@ -7,6 +7,7 @@ use berth_server::app::{App, Engines};
 use berth_server::config::Config;
 use berth_server::db::sql;
 use berth_testkit::{Platform, SimulatedEngine, vm};
+use futures::StreamExt;
 use serde_json::json;
 
 /// Machines that somebody may have.
@@ -104,6 +105,36 @@ async fn they_give_way_to_whoever_needs_what_they_hold() {
         "SELECT id FROM sandbox_layers WHERE id NOT IN (SELECT layer_id FROM sandboxes WHERE layer_id IS NOT NULL)";
     platform.admin.until("the end of their disks", async |_| texts(&platform, layers).await.len() == 2).await;
     assert_eq!(platform.sandboxes.counts().0, 1, "the sandbox goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cordoned_host_keeps_none_and_makes_none() {
+    let (platform, _first) = Box::pin(with_two()).await;
+    let (caller, warm) = (&platform.admin, texts(&platform, READY).await);
+    let second = caller.ready_sandbox().await;
+    assert_eq!(machine_of(&platform, &second).await, warm[0]);
+    let mut events = std::pin::pin!(crate::event::client(caller).events(Some(0)).await.expect("a stream"));
+    let placed = loop {
+        let event = events.next().await.expect("more").expect("an event");
+        if event.kind == "sandbox.placed" && event.subject == second {
+            break event;
+        }
+    };
+    let hosts = caller.get("/api/v1/admin/hosts").await.body;
+    let host = hosts["data"][0]["id"].as_str().expect("an id");
+    let told = json!({"host_id": host, "reason": "a machine that waited for an owner is there"});
+    assert_eq!(placed.data, told);
+    let starts = async || {
+        caller.until("their end", async |_| texts(&platform, ALL).await.is_empty()).await;
+        platform.sandboxes.counts().3
+    };
+    assert_eq!(caller.act(&format!("/api/v1/admin/hosts/{host}/cordon")).await.status, 202);
+    let before = starts().await;
+    let third = caller.create_sandbox(json!({})).await;
+    caller.sandbox_reaches(&third, "Failed").await;
+    assert_eq!(starts().await, before, "none was made meanwhile");
+    assert_eq!(caller.act(&format!("/api/v1/admin/hosts/{host}/uncordon")).await.status, 202);
+    caller.ready_sandbox().await;
 }
 
 /// Has the sandboxes' part of the host offer so much that one more sandbox fits only in the place of warm machines.

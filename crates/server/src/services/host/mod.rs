@@ -2,13 +2,14 @@
 //!
 //! A host is a row. The service writes the row of its own host before anything else looks at machines, and keeps it fresh:
 //! which boot it is in, what it has to give, when it was last seen. The row's id is the data folder's, so that it stays the
-//! same whatever the host is called and wherever the folder lies. Its labels and
-//! its state stay as they are; no route changes them. Administrators read the rows (`GET /api/v1/admin/hosts`).
+//! same whatever the host is called and wherever the folder lies. What administrators of the platform say of it stays, whatever
+//! its service finds: a name, labels, and that it takes no new machines (`cordon`).
 //!
 //! A database has one data folder ([`crate::db::keeper`]), and so one host that can answer: whichever host it was on
 //! before is lost, and its machines are this one's.
 
 mod api;
+mod ops;
 mod reconcile;
 mod service;
 mod store;
@@ -28,7 +29,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::db::{Db, machine};
 
 pub use service::{Hosts, Own, Probe};
-use store::host::HostRow;
+pub use store::host::{HostRow, all};
 
 impl Hosts {
     /// Writes the row of the service's own host, and says of every other one that it is lost.
@@ -60,12 +61,13 @@ impl Hosts {
         found.inspect_err(|error| tracing::warn!(%error, "the host does not say which GPUs it has")).ok()
     }
 
-    /// The own host as it is now; labels and state as they were said to be, and GPUs too where it does not say.
+    /// The own host as it is now; what was said of it stays as it was said, and GPUs too where it does not say.
     fn row(&self, known: Option<&HostRow>, gpus: Option<Vec<Gpu>>) -> HostRow {
         let (own, now) = (&self.own, self.clock.now());
         HostRow {
             id: own.id,
             name: own.name.clone(),
+            given_name: known.and_then(|known| known.given_name.clone()),
             addresses: own.addresses.clone(),
             regions: own.regions.clone(),
             capacity: self.probe.capacity(),
@@ -77,6 +79,7 @@ impl Hosts {
             boot: Some(self.probe.boot()),
             labels: known.map(|known| known.labels.clone()).unwrap_or_default(),
             state: known.map_or(State::Ready, |known| known.state),
+            cordoned: known.is_some_and(|known| known.cordoned),
             last_seen: now,
             created_at: known.map_or(now, |known| known.created_at),
         }

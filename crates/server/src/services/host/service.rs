@@ -5,11 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use berth_domain::host::Capacity;
 use berth_domain::host::gpu::Gpu;
+use berth_domain::host::placement::Overcommit;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 
-use crate::config::Overcommit;
 use crate::db::Db;
 
 /// The host service.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use berth_domain::Timestamp;
+use berth_domain::host::placement::Overcommit;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -10,7 +11,7 @@ use berth_host::sandbox::SandboxEngine;
 
 use super::under_way::Builds;
 use super::warm::WarmPool;
-use crate::config::{Catalog, Overcommit};
+use crate::config::Catalog;
 use crate::db::Db;
 
 /// The sandbox service.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use berth_domain::Timestamp;
+use berth_domain::host::placement::Overcommit;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -16,7 +17,7 @@ use super::carrying::Carrying;
 use super::depot::Depot;
 use super::slots::Slots;
 use super::{metrics, views};
-use crate::config::{Amount, Answered, Catalog, Overcommit, Reached};
+use crate::config::{Amount, Answered, Catalog, Reached};
 use crate::db::Db;
 
 /// The VM service.

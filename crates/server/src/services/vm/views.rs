@@ -9,6 +9,9 @@ use std::sync::{PoisonError, RwLock};
 use berth_domain::ids::{ProjectId, VmId};
 use bytes::Bytes;
 
+/// A project's VM, and whether the answer names its host, which administrators of the platform alone are told.
+type Asked = (ProjectId, VmId, bool);
+
 /// Most answers that are kept.
 const MOST: usize = 4096;
 
@@ -21,24 +24,24 @@ pub(super) struct Views {
 #[derive(Default)]
 struct Kept {
     epoch: u64,
-    bodies: HashMap<(ProjectId, VmId), Bytes>,
+    bodies: HashMap<Asked, Bytes>,
 }
 
 impl Views {
     /// The answer about a project's VM, if it was given in this epoch.
-    pub(super) fn get(&self, epoch: u64, project: ProjectId, vm: VmId) -> Option<Bytes> {
+    pub(super) fn get(&self, epoch: u64, asked: Asked) -> Option<Bytes> {
         let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-        kept.bodies.get(&(project, vm)).filter(|_| kept.epoch == epoch).cloned()
+        kept.bodies.get(&asked).filter(|_| kept.epoch == epoch).cloned()
     }
 
     /// Keeps an answer that was read after the epoch was.
-    pub(super) fn put(&self, epoch: u64, project: ProjectId, vm: VmId, body: Bytes) {
+    pub(super) fn put(&self, epoch: u64, asked: Asked, body: Bytes) {
         let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if kept.epoch < epoch {
             *kept = Kept { epoch, bodies: HashMap::new() };
         }
         if kept.epoch == epoch && kept.bodies.len() < MOST {
-            kept.bodies.insert((project, vm), body);
+            kept.bodies.insert(asked, body);
         }
     }
 }
@@ -49,17 +52,18 @@ mod tests {
     use uuid::Uuid;
 
     #[test]
-    fn an_answer_lives_for_one_epoch_and_one_project() {
+    fn an_answer_lives_for_one_epoch_one_project_and_those_who_may_read_it() {
         let (views, vm) = (Views::default(), VmId(Uuid::now_v7()));
         let (project, other) = (ProjectId(Uuid::now_v7()), ProjectId(Uuid::now_v7()));
-        views.put(2, project, vm, Bytes::from_static(b"two"));
-        assert_eq!(views.get(2, project, vm), Some(Bytes::from_static(b"two")));
-        assert_eq!(views.get(2, other, vm), None);
-        assert_eq!(views.get(3, project, vm), None);
-        views.put(4, project, vm, Bytes::from_static(b"four"));
+        views.put(2, (project, vm, true), Bytes::from_static(b"two"));
+        assert_eq!(views.get(2, (project, vm, true)), Some(Bytes::from_static(b"two")));
+        assert_eq!(views.get(2, (project, vm, false)), None, "it names a host");
+        assert_eq!(views.get(2, (other, vm, true)), None);
+        assert_eq!(views.get(3, (project, vm, true)), None);
+        views.put(4, (project, vm, true), Bytes::from_static(b"four"));
         // Read before the last commit, kept after it: too late.
-        views.put(2, project, vm, Bytes::from_static(b"two"));
-        assert_eq!(views.get(4, project, vm), Some(Bytes::from_static(b"four")));
-        assert_eq!(views.get(2, project, vm), None);
+        views.put(2, (project, vm, true), Bytes::from_static(b"two"));
+        assert_eq!(views.get(4, (project, vm, true)), Some(Bytes::from_static(b"four")));
+        assert_eq!(views.get(2, (project, vm, true)), None);
     }
 }

@@ -2,16 +2,19 @@
 
 use axum::Json;
 use axum::extract::State;
-use berth_domain::{Code, Error};
+use berth_domain::Result;
+use berth_domain::host::request::UpdateHost;
 
 use crate::db::machine_gpu;
 use crate::http::auth::Administrator;
+use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
-use crate::http::reply::Reply;
-use crate::services::host::wire::host::{HostState, HostView};
-use crate::services::host::{Hosts, store};
+use crate::http::reply::{Accepted, Reply};
+use crate::services::host::store::host::HostRow;
+use crate::services::host::wire::host::{HostState, HostView, UpdateHostBody};
+use crate::services::host::{Hosts, ops, store};
 
 /// Every host that this database knows, newest first: the service's own, and those that are lost.
 #[utoipa::path(get, path = "/api/v1/admin/hosts", operation_id = "listHosts", tag = "administration",
@@ -44,7 +47,59 @@ pub(super) async fn get_host(
     path: PathText,
 ) -> Reply<Json<HostView>> {
     let found = store::host::find(&hosts.db, path.id("host_id")?).await?;
-    let missing = || Error::new(Code::NotFound, "There is no such host. GET /api/v1/admin/hosts lists them.");
-    let found = found.ok_or_else(missing)?;
-    Ok(Json(HostView::of(found, &machine_gpu::all(&hosts.db).await?)))
+    Ok(Json(view(&hosts, found.ok_or_else(ops::host::host_not_found)?).await?))
+}
+
+/// Calls a host otherwise, or labels it anew; absent fields stay as they are.
+#[utoipa::path(patch, path = "/api/v1/admin/hosts/{host_id}", operation_id = "updateHost", tag = "administration",
+    params(("host_id" = uuid::Uuid, Path)), request_body = UpdateHostBody,
+    responses((status = 200, body = HostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 413, body = ErrorBody),
+        (status = 415, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn update_host(
+    State(hosts): State<Hosts>,
+    Administrator(admin): Administrator,
+    path: PathText,
+    body::Json(body): body::Json,
+) -> Reply<Json<HostView>> {
+    let id = path.id("host_id")?;
+    let change = UpdateHost::try_from(&body)?;
+    let host = ops::host::update(&hosts, &admin, id, change).await?;
+    Ok(Json(view(&hosts, host).await?))
+}
+
+/// Has a host take no new machines. Those that it has go on, and start there again; machines that wait for an owner end.
+#[utoipa::path(post, path = "/api/v1/admin/hosts/{host_id}/cordon", operation_id = "cordonHost", tag = "administration",
+    params(("host_id" = uuid::Uuid, Path)),
+    responses((status = 202, body = HostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn cordon_host(
+    State(hosts): State<Hosts>,
+    Administrator(admin): Administrator,
+    path: PathText,
+) -> Reply<Accepted<HostView>> {
+    let host = ops::host::cordon(&hosts, &admin, path.id("host_id")?, true).await?;
+    Ok(Accepted(view(&hosts, host).await?))
+}
+
+/// Has a host take new machines again. What failed meanwhile is started by its owner.
+#[utoipa::path(post, path = "/api/v1/admin/hosts/{host_id}/uncordon", operation_id = "uncordonHost",
+    tag = "administration", params(("host_id" = uuid::Uuid, Path)),
+    responses((status = 202, body = HostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn uncordon_host(
+    State(hosts): State<Hosts>,
+    Administrator(admin): Administrator,
+    path: PathText,
+) -> Reply<Accepted<HostView>> {
+    let host = ops::host::cordon(&hosts, &admin, path.id("host_id")?, false).await?;
+    Ok(Accepted(view(&hosts, host).await?))
+}
+
+/// A host with what machines have of its GPUs.
+async fn view(hosts: &Hosts, row: HostRow) -> Result<HostView> {
+    Ok(HostView::of(row, &machine_gpu::all(&hosts.db).await?))
 }

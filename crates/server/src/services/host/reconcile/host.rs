@@ -43,6 +43,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::db::Db;
+    use crate::services::host::store::host::HostRow;
     use crate::services::host::{Own, Probe};
 
     struct Asked;
@@ -89,5 +90,28 @@ mod tests {
         assert_eq!(state().await, Some(State::Lost), "its service goes on for a while");
         start(&db, own).await;
         assert_eq!(state().await, Some(State::Ready));
+    }
+
+    #[tokio::test]
+    async fn what_an_operator_said_of_one_outlives_its_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        let [own, next] = [(); 2].map(|()| HostId(Uuid::now_v7()));
+        let hosts = start(&db, own).await;
+        let mut tx = db.begin().await.unwrap();
+        let known = store::host::find(&mut tx, own).await.unwrap().unwrap();
+        let said = HostRow { cordoned: true, given_name: Some("north 1".into()), ..known.clone() };
+        store::host::put(&mut tx, Some(&known), &said).await.unwrap();
+        tx.commit().await.unwrap();
+        let seen = async || {
+            let host = store::host::find(&db, own).await.unwrap().unwrap();
+            (host.name().to_owned(), host.state())
+        };
+        refresh(&hosts).await.unwrap();
+        assert_eq!(seen().await, ("north 1".into(), State::Cordoned));
+        start(&db, next).await;
+        assert_eq!(seen().await, ("north 1".into(), State::Lost));
+        start(&db, own).await;
+        assert_eq!(seen().await, ("north 1".into(), State::Cordoned));
     }
 }

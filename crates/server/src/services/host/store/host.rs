@@ -15,13 +15,16 @@ use crate::db::{Db, DbError, FromRow, On, Row, Tx, json, page_of, sql};
 /// The table.
 const TABLE: &str = "hosts";
 
-/// A host as its row has it. What an administrator says of it: labels and state. All else its service found.
+/// A host as its row has it. What an administrator says of it: its given name, labels, and whether it is cordoned. All else its
+/// service found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostRow {
     /// Its id.
     pub id: HostId,
-    /// Its name.
+    /// What its machine calls itself.
     pub name: String,
+    /// What an administrator calls it.
+    pub given_name: Option<String>,
     /// Where it is reached.
     pub addresses: Vec<String>,
     /// Ids of the regions that it belongs to.
@@ -36,8 +39,10 @@ pub struct HostRow {
     pub boot: Option<String>,
     /// Free pairs.
     pub labels: BTreeMap<String, String>,
-    /// What becomes of its machines.
+    /// What becomes of its machines, as far as its services say.
     pub state: State,
+    /// Whether an administrator said that it takes no new machines. It holds on while the host is lost.
+    pub cordoned: bool,
     /// When its service last wrote here.
     pub last_seen: Timestamp,
     /// When its first service wrote here.
@@ -49,6 +54,7 @@ impl FromRow for HostRow {
         Ok(Self {
             id: row.parsed("id")?,
             name: row.text("name")?,
+            given_name: row.opt_text("given_name")?,
             addresses: row.json("addresses")?,
             regions: row.json("regions")?,
             capacity: Capacity { cpus: row.int("cpus")?, memory_mb: row.int("memory_mb")? },
@@ -57,18 +63,31 @@ impl FromRow for HostRow {
             boot: row.opt_text("boot")?,
             labels: row.json("labels")?,
             state: row.word("state", State::parse)?,
+            cordoned: row.flag("cordoned")?,
             last_seen: row.time("last_seen")?,
             created_at: row.time("created_at")?,
         })
     }
 }
 
+impl HostRow {
+    /// What it is called.
+    pub fn name(&self) -> &str {
+        self.given_name.as_deref().unwrap_or(&self.name)
+    }
+
+    /// What becomes of its machines, by all that was said of it.
+    pub fn state(&self) -> State {
+        if self.cordoned && self.state == State::Ready { State::Cordoned } else { self.state }
+    }
+}
+
 fn columns(host: &HostRow) -> Columns {
     columns! {
-        "id": host.id, "name": &host.name, "addresses": json::text(&host.addresses),
+        "id": host.id, "name": &host.name, "given_name": host.given_name.clone(), "addresses": json::text(&host.addresses),
         "regions": json::text(&host.regions), "cpus": host.capacity.cpus, "memory_mb": host.capacity.memory_mb,
         "gpus": json::text(&host.gpus), "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
-        "state": host.state.as_str(), "last_seen": host.last_seen, "created_at": host.created_at,
+        "state": host.state.as_str(), "cordoned": host.cordoned, "last_seen": host.last_seen, "created_at": host.created_at,
     }
 }
 
@@ -76,8 +95,12 @@ fn columns(host: &HostRow) -> Columns {
 pub const LISTED: Listed = Listed {
     id: "hosts.id",
     created: "hosts.created_at",
-    name: Some("hosts.name"),
-    status: Some(Words { param: "state", column: "hosts.state", words: State::WORDS }),
+    name: Some("COALESCE(hosts.given_name, hosts.name)"),
+    status: Some(Words {
+        param: "state",
+        column: "CASE WHEN hosts.cordoned = 1 AND hosts.state = 'ready' THEN 'cordoned' ELSE hosts.state END",
+        words: State::WORDS,
+    }),
     labels: Some("hosts.labels"),
 };
 
@@ -89,6 +112,11 @@ pub async fn list(db: &Db, listing: &Listing) -> Result<(Vec<HostRow>, i64), DbE
 /// A host.
 pub async fn find(on: impl On, id: HostId) -> Result<Option<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// Every host, the oldest first.
+pub async fn all(on: impl On) -> Result<Vec<HostRow>, DbError> {
+    sql("SELECT * FROM hosts ORDER BY id").fetch_all(on).await
 }
 
 /// Writes a row; `known` is what stood there.
@@ -115,6 +143,7 @@ mod tests {
         HostRow {
             id: HostId(Uuid::now_v7()),
             name: name.into(),
+            given_name: None,
             addresses: vec!["127.0.0.1:8080".into()],
             regions: vec!["local".into()],
             capacity: Capacity { cpus: 2, memory_mb: 4096 },
@@ -123,6 +152,7 @@ mod tests {
             boot: Some("one".into()),
             labels: BTreeMap::new(),
             state,
+            cordoned: false,
             last_seen: Timestamp(1),
             created_at: Timestamp(1),
         }

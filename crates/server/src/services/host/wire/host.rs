@@ -18,7 +18,7 @@ pub struct HostView {
     /// Identifier: that of its data folder.
     #[schema(value_type = uuid::Uuid)]
     id: String,
-    /// Its name.
+    /// Its name: what an administrator calls it, or else what its machine calls itself.
     name: String,
     /// Regions that it belongs to.
     region_ids: Vec<String>,
@@ -43,6 +43,18 @@ pub struct HostView {
     /// When its service first said so.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+}
+
+/// A change of a host; absent fields stay as they are.
+#[derive(ToSchema)]
+#[schema(as = UpdateHostRequest)]
+#[expect(dead_code, reason = "describes `UpdateHost`")]
+pub struct UpdateHostBody {
+    /// What it is called from now on, whatever its machine calls itself.
+    #[schema(min_length = 1, max_length = 100)]
+    name: Option<String>,
+    /// All labels that it has from now on.
+    labels: Option<BTreeMap<String, String>>,
 }
 
 /// A GPU of a host.
@@ -122,6 +134,8 @@ fn owners(held: Option<&Held>) -> (Option<String>, Option<String>) {
 pub(crate) enum HostState {
     /// Its service runs there, or ran there last.
     Ready,
+    /// An administrator said that it takes no new machines; those that it has go on, and start there again.
+    Cordoned,
     /// It keeps those that it has until they are somewhere else; no route sets this yet.
     Draining,
     /// Another one has its database and its machines.
@@ -136,14 +150,14 @@ impl HostView {
         Self {
             gpus: row.gpus.iter().map(view).collect(),
             id: row.id.to_string(),
-            name: row.name,
+            name: row.name().to_owned(),
+            state: row.state().as_str(),
             region_ids: row.regions,
             addresses: row.addresses,
             cpus: row.capacity.cpus,
             memory_mb: row.capacity.memory_mb,
             memory_overcommit: row.overcommit,
             labels: row.labels,
-            state: row.state.as_str(),
             last_seen_at: row.last_seen,
             created_at: row.created_at,
         }

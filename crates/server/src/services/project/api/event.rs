@@ -21,7 +21,7 @@ use crate::db::tenant::Tenant;
 use crate::http::auth::{Onlooker, Watch};
 use crate::http::envelope::ErrorBody;
 use crate::http::reply::{self, Reply};
-use crate::services::project::store::event::EventRow;
+use crate::services::project::store::event::{EventRow, Reader};
 use crate::services::project::{Projects, store};
 
 /// Events read at a time.
@@ -32,6 +32,9 @@ const TRUNCATED: &str = "truncated";
 const POLL: Duration = Duration::from_secs(5);
 
 /// Streams what happens in a project: `vm.created`, `vm.status`, `vm.ready`, `disk.status`, ….
+///
+/// Administrators of the platform are also told where machines were put: `vm.placed` and `sandbox.placed` with `host_id` and
+/// `reason`, `vm.unplaced` and `sandbox.unplaced` with `hosts`, a sentence for each host that refused.
 ///
 /// The first is `truncated` where the last event that was read is not kept any more: others after it may be missing, too.
 /// Its `data` has `from`, the number of the event that the stream goes on with, or null where there is none yet.
@@ -52,14 +55,20 @@ pub(super) async fn stream_events(
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);
     let mut signals = projects.db.watch();
-    let (mut seq, gap) = begin(&projects, tenant, &headers).await?;
+    let reader = if scope.caller.is_administrator() { Reader::Administrator } else { Reader::Member };
+    let (mut seq, gap) = begin(&projects, (tenant, reader), &headers).await?;
     let events = stream! {
         if let Some(gap) = gap {
             yield gap;
         }
-        let mut over = std::pin::pin!(watch.over(&scope, Action::ReadProject));
+        let mut over = std::pin::pin!(async {
+            tokio::select! {
+                () = watch.over(&scope, Action::ReadProject) => {}
+                () = watch.demoted(&scope) => {}
+            }
+        });
         loop {
-            let rows = match store::event::after(&projects.db, tenant, seq, BATCH).await {
+            let rows = match store::event::after(&projects.db, (tenant, reader), seq, BATCH).await {
                 Ok(rows) => rows,
                 Err(error) => {
                     tracing::warn!(%error, "events cannot be read; the stream ends");
@@ -98,7 +107,11 @@ pub(super) async fn stream_events(
 }
 
 /// The number after which a reader reads on, and the first event for it, if any.
-async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Result<(i64, Option<Vec<u8>>), Error> {
+async fn begin(
+    projects: &Projects,
+    (tenant, reader): (Tenant, Reader),
+    headers: &HeaderMap,
+) -> Result<(i64, Option<Vec<u8>>), Error> {
     let Some(value) = headers.get("last-event-id") else {
         return Ok((store::event::newest(&projects.db, tenant).await?, None));
     };
@@ -108,7 +121,7 @@ async fn begin(projects: &Projects, tenant: Tenant, headers: &HeaderMap) -> Resu
     if last == 0 || store::event::is_kept(&projects.db, tenant, last).await? {
         return Ok((last, None));
     }
-    let next = store::event::after(&projects.db, tenant, last, 1).await?;
+    let next = store::event::after(&projects.db, (tenant, reader), last, 1).await?;
     Ok((last, Some(truncated(tenant, last, next.first(), projects.clock.now()))))
 }
 

@@ -32,14 +32,30 @@ impl FromRow for EventRow {
     }
 }
 
-/// Events of a project after a number.
-pub async fn after(db: &Db, tenant: Tenant, seq: i64, limit: usize) -> Result<Vec<EventRow>, DbError> {
-    sql("SELECT seq, kind, subject, data, created_at FROM events WHERE project_id = $1 AND seq > $2 ORDER BY seq LIMIT $3")
-        .bind(tenant.project)
-        .bind(seq)
-        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .fetch_all(db)
-        .await
+/// Who reads events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Who belongs to the project.
+    Member,
+    /// The same, who administers the platform.
+    Administrator,
+}
+
+/// Events of a project after a number, as far as they are for a reader.
+pub async fn after(
+    db: &Db,
+    (tenant, reader): (Tenant, Reader),
+    seq: i64,
+    limit: usize,
+) -> Result<Vec<EventRow>, DbError> {
+    sql("SELECT seq, kind, subject, data, created_at FROM events WHERE project_id = $1 AND seq > $2 \
+         AND for_administrators <= $3 ORDER BY seq LIMIT $4")
+    .bind(tenant.project)
+    .bind(seq)
+    .bind(i64::from(reader == Reader::Administrator))
+    .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+    .fetch_all(db)
+    .await
 }
 
 /// Whether an event of a project still exists.

@@ -31,7 +31,7 @@ pub(super) async fn list_all_sandboxes(
     let (listing, whose) = (params.listing(&store::sandbox::LISTED), whose(&mut params));
     params.finish()?;
     let (rows, total) = store::sandbox::list_all(sandboxes.db(), &whose, &listing).await?;
-    let shown = Shown { base: &base, now: sandboxes.clock().now() };
+    let shown = Shown { base: &base, now: sandboxes.clock().now(), names_hosts: true };
     let view = |row: &_| AdminSandboxView::new(row, |sandbox| SandboxView::new(sandbox, shown));
     Ok(Json(List::new(rows.iter().map(view).collect(), listing.page, total)))
 }
@@ -48,7 +48,7 @@ pub(super) async fn pause_any_sandbox(
     path: PathText,
 ) -> Reply<Accepted<SandboxView>> {
     let row = ops::admin::pause(&sandboxes, &admin, path.id("sandbox_id")?).await?;
-    let shown = Shown { base: &base, now: sandboxes.clock().now() };
+    let shown = Shown { base: &base, now: sandboxes.clock().now(), names_hosts: true };
     Ok(Accepted(SandboxView::new(&row, shown)))
 }
 

@@ -10,7 +10,7 @@ use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
 use berth_domain::sandbox::request::{self, CreateSandbox, Fork, UpdateSandbox};
 
-use crate::http::auth::{Editor, Reader, Watch};
+use crate::http::auth::{Editor, Reader, Scope, Watch};
 use crate::http::base_url::BaseUrl;
 use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
@@ -52,7 +52,7 @@ pub(super) async fn list_sandboxes(
     let filter = Filter { template: params.get("template").map(str::to_owned), metadata };
     params.finish()?;
     let (rows, total) = store::sandbox::list(sandboxes.db(), (&scope).into(), &filter, &listing).await?;
-    let shown = Shown { base: &base, now: sandboxes.clock().now() };
+    let shown = shown(&sandboxes, &scope, &base);
     Ok(Json(List::new(rows.iter().map(|row| SandboxView::new(row, shown)).collect(), listing.page, total)))
 }
 
@@ -86,11 +86,16 @@ pub(super) async fn get_sandbox(
     path: PathText,
 ) -> Reply<Json<SandboxView>> {
     let row = ops::sandbox::get(&sandboxes, &scope, path.id("sandbox_id")?, false).await?;
-    Ok(Json(view(&sandboxes, &row, &base)))
+    Ok(Json(view(&sandboxes, &scope, &row, &base)))
 }
 
-fn view(sandboxes: &Sandboxes, row: &SandboxRow, base: &str) -> SandboxView {
-    SandboxView::new(row, Shown { base, now: sandboxes.clock().now() })
+fn view(sandboxes: &Sandboxes, scope: &Scope, row: &SandboxRow, base: &str) -> SandboxView {
+    SandboxView::new(row, shown(sandboxes, scope, base))
+}
+
+/// How the caller sees sandboxes.
+fn shown<'a>(sandboxes: &Sandboxes, scope: &Scope, base: &'a str) -> Shown<'a> {
+    Shown { base, now: sandboxes.clock().now(), names_hosts: scope.caller.is_administrator() }
 }
 
 /// Changes timeouts, metadata or the rules of the network.
@@ -108,7 +113,7 @@ pub(super) async fn update_sandbox(
 ) -> Reply<Json<SandboxView>> {
     let id = path.id("sandbox_id")?;
     let row = ops::sandbox::update(&sandboxes, &scope, id, UpdateSandbox::try_from(&body)?).await?;
-    Ok(Json(view(&sandboxes, &row, &base)))
+    Ok(Json(view(&sandboxes, &scope, &row, &base)))
 }
 
 /// Deletes a sandbox for good, in any phase; it goes after the answer.
@@ -140,7 +145,7 @@ pub(super) async fn pause_sandbox(
 ) -> Reply<Accepted<SandboxView>> {
     let id = path.id("sandbox_id")?;
     let row = ops::sandbox::pause(&sandboxes, &scope, id, request::pause(&body.or_empty())?).await?;
-    Ok(Accepted(view(&sandboxes, &row, &base)))
+    Ok(Accepted(view(&sandboxes, &scope, &row, &base)))
 }
 
 /// Resumes a paused sandbox, where its memory was if that was kept. Life time that was over begins anew.
@@ -155,7 +160,7 @@ pub(super) async fn resume_sandbox(
     path: PathText,
 ) -> Reply<Accepted<SandboxView>> {
     let row = ops::sandbox::resume(&sandboxes, &scope, path.id("sandbox_id")?).await?;
-    Ok(Accepted(view(&sandboxes, &row, &base)))
+    Ok(Accepted(view(&sandboxes, &scope, &row, &base)))
 }
 
 /// Makes sandboxes that begin where this one is, which goes on; `Location` names the first.
@@ -194,7 +199,7 @@ pub(super) async fn restore_sandbox(
 ) -> Reply<Accepted<SandboxView>> {
     let id = path.id("sandbox_id")?;
     let row = ops::sandbox::restore(&sandboxes, &scope, id, request::restore(&body)?).await?;
-    Ok(Accepted(view(&sandboxes, &row, &base)))
+    Ok(Accepted(view(&sandboxes, &scope, &row, &base)))
 }
 
 /// Waits until a sandbox has a phase, or until the time is over; answers with the sandbox either way.
@@ -222,7 +227,7 @@ pub(super) async fn wait_sandbox(
         let row = ops::sandbox::get(&sandboxes, &scope, id, phase == Phase::Deleted).await?;
         let done = [phase, Phase::Failed, Phase::Deleted].contains(&row.phase);
         if done || !wait.changed(&mut refusal).await? {
-            return Ok(Json(view(&sandboxes, &row, &base)));
+            return Ok(Json(view(&sandboxes, &scope, &row, &base)));
         }
     }
 }

@@ -66,7 +66,7 @@ pub async fn fork(
         named(&mut row, name.map_err(Error::internal)?);
         store::sandbox::insert(&mut tx, &row, None).await?;
         created(&mut tx, scope, &row, "sandbox.create").await?;
-        views.push(SandboxView::new(&row, Shown { base, now }));
+        views.push(SandboxView::new(&row, Shown { base, now, names_hosts: false }));
     }
     let data = json!({"count": request.count, "snapshot_id": request.snapshot_id});
     Audit { data, ..scope.audit("sandbox.fork", &id.to_string()) }.write(&mut tx, now).await?;

@@ -63,7 +63,12 @@ pub async fn create(
     row.gpu_model = gpu_model;
     store::sandbox::insert(&mut tx, &row, adopted.as_ref()).await?;
     created(&mut tx, scope, &row, "sandbox.create").await?;
-    let view = SandboxView::new(&row, Shown { base, now });
+    if let Some(host) = adopted.and_then(|machine| machine.host) {
+        let data = json!({ "host_id": host, "reason": "a machine that waited for an owner is there" });
+        let subject = row.id.to_string();
+        event::emit_to_administrators(&mut tx, row.project, "sandbox.placed", &subject, &data, now).await?;
+    }
+    let view = SandboxView::new(&row, Shown { base, now, names_hosts: false });
     let outcome = key.created(&mut tx, now, view.location(scope), view).await?;
     tx.commit().await?;
     Ok(outcome)

@@ -1,54 +1,68 @@
-//! What the host has left for machines; sums over rows are the only counters.
+//! Onto which host machines of sandboxes and templates go; sums over rows are the only counters.
 
-use berth_domain::host::overcommit::withheld_mb;
+use berth_domain::host::gpu::Gpu;
+use berth_domain::host::overcommit::offered_mb;
+use berth_domain::host::placement::{Disk, Kind, Placed, Wish, WishedGpus};
+use berth_domain::ids::HostId;
 use berth_host::sandbox::Capacity;
 
-use crate::db::machine::{self, Room};
 use crate::db::{DbError, Tx};
+use crate::services::placement::{self, Now, Refusal};
 use crate::services::sandbox::Sandboxes;
 
-/// What sandboxes, and machines that work for templates, leave of a host.
-pub(super) struct Left {
-    /// Sandboxes that have a machine.
-    pub sandboxes: i64,
-    /// MiB that are offered in all.
-    offered_mb: i64,
-    /// MiB that nobody has, but for warm machines: those give way.
-    memory_mb: i64,
-    /// MiB that warm machines have.
-    warm_mb: i64,
+/// What is to be put onto a host.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    /// Virtual CPUs and MiB of each machine.
+    pub size: (i64, i64),
+    /// So many machines, or as many as there is memory for.
+    pub most: i64,
+    /// Whether a disk is still to be made, for which the host needs room.
+    pub makes_disk: bool,
+    /// Whether it is a sandbox, of which a host takes so many.
+    pub is_sandbox: bool,
+    /// The host that it is on already.
+    pub on: Option<HostId>,
+    /// GPUs that it is to have, and those of the service's own host.
+    pub gpus: Option<(WishedGpus<'a>, &'a [Gpu])>,
 }
 
-impl Left {
-    /// What is left now.
-    pub(super) async fn of(tx: &mut Tx, sandboxes: &Sandboxes, host: Capacity) -> Result<Self, DbError> {
-        let overcommit = sandboxes.overcommit();
-        let held = machine::held(tx, sandboxes.host()).await?;
-        let taken_mb = held.sandboxes.memory_mb + held.templates.memory_mb;
-        let vms_mb = held.vms.memory_mb;
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "MiB of a host are few")]
-        let offered_mb = (host.memory_mb as f64 * overcommit.sandbox) as i64;
-        let offered_mb = (offered_mb - withheld_mb(vms_mb, overcommit.vm, overcommit.sandbox)).max(0);
-        Ok(Self {
-            sandboxes: held.sandboxes.machines,
-            offered_mb,
-            memory_mb: offered_mb - taken_mb,
-            warm_mb: held.warm.memory_mb,
-        })
+impl Asked<'_> {
+    /// Machines of a size that work for a template, or wait for an owner.
+    pub const fn machines(size: (i64, i64), most: i64) -> Self {
+        Self { size, most, makes_disk: false, is_sandbox: false, on: None, gpus: None }
     }
+}
 
-    /// How many of so many machines of a size there is memory for, and where; if there is none for one, what is missing.
-    pub(super) fn machines(&self, most: i64, memory_mb: i64) -> Result<(i64, Room), String> {
-        match (self.memory_mb / memory_mb.max(1)).min(most) {
-            count @ 1.. if count.saturating_mul(memory_mb) > self.memory_mb - self.warm_mb => {
-                Ok((count, Room::Instead))
-            }
-            count @ 1.. => Ok((count, Room::Beside)),
-            _ => Err(format!(
-                "this host offers {} MiB of memory to sandboxes, and {} MiB would be needed",
-                self.offered_mb,
-                self.offered_mb - self.memory_mb + memory_mb
-            )),
-        }
-    }
+/// The host for machines, or why none takes them.
+pub(super) async fn place(
+    tx: &mut Tx,
+    sandboxes: &Sandboxes,
+    capacity: Capacity,
+    asked: Asked<'_>,
+) -> Result<Result<Placed, Refusal>, DbError> {
+    let (vcpu, memory_mb) = asked.size;
+    let overcommit = sandboxes.overcommit();
+    let wish = Wish {
+        kind: Kind::Sandbox,
+        vcpu,
+        memory_mb,
+        most: asked.most,
+        // Layers grow as they are written, and are counted by what is free.
+        disk_gb: asked.makes_disk.then_some(0),
+        gpus: asked.gpus.map(|(wished, _)| wished),
+        region: None,
+        labels: None,
+        needs_layers: true,
+        on: asked.on,
+    };
+    let now = Now {
+        vcpu: None,
+        memory_mb: offered_mb(capacity.memory_mb, overcommit.sandbox),
+        most_sandboxes: asked.is_sandbox.then(|| sandboxes.config().max_sandboxes),
+        disk: Disk { is_full: !capacity.has_room(0), sizes: None },
+        gpus: asked.gpus.map_or(&[], |(_, found)| found),
+        lacks_network: None,
+    };
+    placement::place(tx, sandboxes.host(), &wish, &now, overcommit).await
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 pub use platform::keep_adopted;
 
-use super::capacity::Left;
+use super::capacity::{Asked, place};
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::db::machine::{self, Machine};
@@ -331,12 +331,12 @@ impl TemplateLife {
         let (tx, template) = (&mut change.tx, &change.before);
         let mut own = store::template::machines(&mut *tx, template.id).await?;
         if own.is_empty() {
-            let left = Left::of(tx, &self.sandboxes, host).await?;
-            let place = match left.machines(1, template.memory_mb) {
-                Ok(place) => place,
-                Err(missing) => return Ok(Err(missing)),
+            let asked = Asked::machines((template.vcpu, template.memory_mb), 1);
+            let placed = match place(tx, &self.sandboxes, host, asked).await? {
+                Ok(placed) => placed,
+                Err(refusal) => return Ok(Err(refusal.owner)),
             };
-            own = store::template::reserve(tx, template, self.sandboxes.host(), place).await?;
+            own = store::template::reserve(tx, template, &placed).await?;
         }
         let more = own.split_off(1);
         store::template::release(tx, &more).await?;

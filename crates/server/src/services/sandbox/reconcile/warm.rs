@@ -9,6 +9,7 @@ use std::slice;
 use std::time::{Duration, Instant};
 
 use berth_domain::Result;
+use berth_domain::host::placement::Room;
 use berth_domain::ids::{LayerId, MachineId, MemoryId};
 use berth_domain::machine::Owner;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
@@ -22,9 +23,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::StepError;
-use super::capacity::Left;
+use super::capacity::{Asked, place};
 use crate::db::Signal;
-use crate::db::machine::{self, Machine, Room};
+use crate::db::machine::{self, Machine};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
@@ -125,16 +126,17 @@ async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result
     let (now, host) = (sandboxes.clock().now(), sandboxes.engine().capacity().await?);
     let mut tx = sandboxes.db().begin().await?;
     let Some(template) = store::template::of_memory(&mut tx, memory).await? else { return Ok(None) };
-    let left = Left::of(&mut tx, sandboxes, host).await?;
-    if !host.has_room(0) || !matches!(left.machines(1, template.memory_mb), Ok((_, Room::Beside))) {
+    let asked = Asked { makes_disk: true, ..Asked::machines((template.vcpu, template.memory_mb), 1) };
+    let placed = place(&mut tx, sandboxes, host, asked).await?.ok().filter(|placed| placed.room == Room::Beside);
+    let Some(placed) = placed else {
         return Err(EngineError::Transient("the host has no room for one".into()).into());
-    }
+    };
     let layer = LayerId(Uuid::now_v7());
     let (org, project) = (template.org, template.project);
     let row = LayerRow { id: layer, parent: template.layer, org, project, frozen: false, made: false, created_at: now };
     store::layer::insert(&mut tx, &row).await?;
     let mut machine = Machine::new(id, Owner::Warm(memory), template.vcpu, template.memory_mb);
-    machine::reserve(&mut tx, sandboxes.host(), Room::Beside, slice::from_mut(&mut machine)).await?;
+    machine::reserve(&mut tx, placed.host, placed.room, slice::from_mut(&mut machine)).await?;
     machine.layer = Some(layer);
     machine::insert(&mut tx, &machine).await?;
     tx.commit().await?;

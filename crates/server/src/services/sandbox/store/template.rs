@@ -1,7 +1,8 @@
 //! Rows of templates.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{HostId, LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
+use berth_domain::host::placement::Placed;
+use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
 use berth_domain::machine::Owner;
 use berth_domain::sandbox::request::Env;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
@@ -9,7 +10,7 @@ use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
-use crate::db::machine::{self, Machine, Room};
+use crate::db::machine::{self, Machine};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, json, page_of, sql};
 
@@ -154,17 +155,12 @@ pub async fn machines(on: impl On, id: TemplateId) -> Result<Vec<Machine>, DbErr
     machine::of_owner(on, Owner::Template(id)).await
 }
 
-/// Reserves so many machines of a host for a template, where there is room for them.
-pub async fn reserve(
-    tx: &mut Tx,
-    template: &TemplateRow,
-    host: HostId,
-    (count, room): (i64, Room),
-) -> Result<Vec<Machine>, DbError> {
+/// Reserves machines of a host for a template: as many as were placed there.
+pub async fn reserve(tx: &mut Tx, template: &TemplateRow, placed: &Placed) -> Result<Vec<Machine>, DbError> {
     let owner = Owner::Template(template.id);
     let new = |_| Machine::new(machine::new_id(), owner, template.vcpu, template.memory_mb);
-    let mut machines: Vec<_> = (0..count).map(new).collect();
-    machine::reserve(tx, host, room, &mut machines).await?;
+    let mut machines: Vec<_> = (0..placed.count).map(new).collect();
+    machine::reserve(tx, placed.host, placed.room, &mut machines).await?;
     for machine in &machines {
         machine::insert(tx, machine).await?;
     }

@@ -18,6 +18,8 @@ pub struct Shown<'a> {
     pub base: &'a str,
     /// The time.
     pub now: Timestamp,
+    /// Whether hosts are named: to administrators of the platform alone.
+    pub names_hosts: bool,
 }
 
 /// A sandbox.
@@ -35,6 +37,10 @@ pub struct SandboxView {
     /// The step under way, or the reason of a failure.
     #[schema(required = true)]
     message: Option<String>,
+    /// Host that it is on, once it is on one; administrators of the platform alone see it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_id: Option<String>,
     /// Where files, commands and terminals are reached.
     connect_url: String,
     /// The template it, or its origin, was made of.
@@ -133,6 +139,7 @@ impl SandboxView {
             name: row.name.clone(),
             phase: row.phase.as_str(),
             message: row.message.clone(),
+            host_id: row.machine.host.filter(|_| shown.names_hosts).map(|host| host.to_string()),
             connect_url: format!("{}/sandbox/{}", shown.base, row.id),
             template_id: row.template.map(|id| id.to_string()),
             snapshot_id: row.snapshot.map(|id| id.to_string()),

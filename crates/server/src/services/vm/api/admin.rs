@@ -24,7 +24,7 @@ use crate::services::vm::{Vms, ops, store};
     security(("bearer" = [])))]
 pub(super) async fn list_all_vms(
     State(vms): State<Vms>,
-    _admin: Administrator,
+    Administrator(admin): Administrator,
     mut params: Params,
 ) -> Reply<Json<List<AdminVmView>>> {
     let (listing, whose) = (params.listing(&store::vm::LISTED), whose(&mut params));
@@ -34,7 +34,7 @@ pub(super) async fn list_all_vms(
     let disks = store::disk::of_vms(vms.db(), &ids).await?;
     let views = rows.iter().map(|vm| {
         let own: Vec<_> = disks.iter().filter(|disk| disk.vm == Some(vm.row.id)).cloned().collect();
-        AdminVmView { vm: VmView::new(&vm.row, &own), owner: vm.into() }
+        AdminVmView { vm: VmView::for_caller(&admin.caller, &vm.row, &own), owner: vm.into() }
     });
     Ok(Json(List::new(views.collect(), listing.page, total)))
 }
@@ -51,7 +51,7 @@ pub(super) async fn stop_any_vm(
 ) -> Reply<Accepted<VmView>> {
     let vm = ops::admin::stop(&vms, &admin, path.id("vm_id")?).await?;
     let disks = store::disk::of_vms(vms.db(), &[vm.id]).await?;
-    Ok(Accepted(VmView::new(&vm, &disks)))
+    Ok(Accepted(VmView::for_caller(&admin.caller, &vm, &disks)))
 }
 
 /// Deletes somebody's VM, in any status.

@@ -14,7 +14,7 @@ use berth_domain::vm::request::{CreateVm, ReinstallVm, ReplaceKeys, ResizeVm, Up
 use berth_domain::vm::state::Verb;
 use bytes::Bytes;
 
-use crate::http::auth::{Editor, Reader, Watch};
+use crate::http::auth::{Editor, Reader, Scope, Watch};
 use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
@@ -23,6 +23,7 @@ use crate::http::path::PathText;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
+use crate::services::vm::ops::with_disks::VmWithDisks;
 use crate::services::vm::wire::requests::{CreateVmBody, ReinstallVmBody, ReplaceKeysBody, ResizeVmBody, UpdateVmBody};
 use crate::services::vm::wire::vm::{MadeView, OperationView, VmStatus, VmView};
 use crate::services::vm::{Vms, store};
@@ -52,7 +53,10 @@ pub(super) async fn list_vms(
             disks.entry(vm).or_default().push(disk);
         }
     }
-    let views = rows.iter().map(|vm| VmView::new(vm, disks.get(&vm.id).map_or(&[], Vec::as_slice))).collect();
+    let views = rows
+        .iter()
+        .map(|vm| VmView::for_caller(&scope.caller, vm, disks.get(&vm.id).map_or(&[], Vec::as_slice)))
+        .collect();
     Ok(Json(List::new(views, listing.page, total)))
 }
 
@@ -98,16 +102,21 @@ pub(super) async fn get_vm(
     let id = path.id("vm_id")?;
     let deleted = params.read("include_deleted", truth).unwrap_or(false);
     params.finish()?;
-    let epoch = vms.db().epoch();
-    if let Some(body) = epoch.and_then(|epoch| vms.views().get(epoch, scope.project, id)) {
+    let (epoch, asked) = (vms.db().epoch(), (scope.project, id, scope.caller.is_administrator()));
+    if let Some(body) = epoch.and_then(|epoch| vms.views().get(epoch, asked)) {
         return Ok(json(body));
     }
     let found = ops::vm::get(&vms, &scope, id, deleted).await?;
-    let body = Bytes::from(serde_json::to_vec(&VmView::from(&found)).map_err(Error::internal)?);
+    let body = Bytes::from(serde_json::to_vec(&view(&scope, &found)).map_err(Error::internal)?);
     if let Some(epoch) = epoch.filter(|_| found.vm.deleted_at.is_none()) {
-        vms.views().put(epoch, scope.project, id, body.clone());
+        vms.views().put(epoch, asked, body.clone());
     }
     Ok(json(body))
+}
+
+/// A VM as the caller sees it.
+fn view(scope: &Scope, found: &VmWithDisks) -> VmView {
+    VmView::for_caller(&scope.caller, &found.vm, &found.disks)
 }
 
 fn json(body: Bytes) -> Response {
@@ -131,7 +140,7 @@ pub(super) async fn update_vm(
 ) -> Reply<Json<VmView>> {
     let id = path.id("vm_id")?;
     let change = UpdateVm::try_from(&body)?;
-    Ok(Json(VmView::from(&ops::vm::update(&vms, &scope, id, change).await?)))
+    Ok(Json(view(&scope, &ops::vm::update(&vms, &scope, id, change).await?)))
 }
 
 /// Replaces the keys of a VM's login user. A guest that runs QEMU's guest agent, as `debian-12` does, has them a moment later,
@@ -154,7 +163,7 @@ pub(super) async fn replace_vm_ssh_keys(
 ) -> Reply<Json<VmView>> {
     let id = path.id("vm_id")?;
     let wanted = ReplaceKeys::try_from(&body)?;
-    Ok(Json(VmView::from(&ops::vm::replace_keys(&vms, &scope, id, wanted).await?)))
+    Ok(Json(view(&scope, &ops::vm::replace_keys(&vms, &scope, id, wanted).await?)))
 }
 
 /// Deletes a VM for good; it goes after the answer.
@@ -189,7 +198,7 @@ macro_rules! verb_route {
             path: PathText,
         ) -> Reply<Accepted<VmView>> {
             let found = ops::vm::verb(&vms, &scope, path.id("vm_id")?, $verb).await?;
-            Ok(Accepted(VmView::from(&found)))
+            Ok(Accepted(view(&scope, &found)))
         }
     };
 }
@@ -235,7 +244,7 @@ pub(super) async fn resize_vm(
 ) -> Reply<Accepted<VmView>> {
     let id = path.id("vm_id")?;
     let request = ResizeVm::try_from(&body)?;
-    Ok(Accepted(VmView::from(&ops::resize::resize(&vms, &scope, id, request).await?)))
+    Ok(Accepted(view(&scope, &ops::resize::resize(&vms, &scope, id, request).await?)))
 }
 
 /// Makes the root disk of a VM anew, from an image: whatever was on it is gone. Name, address, ports, keys, user data, networks
@@ -258,7 +267,7 @@ pub(super) async fn reinstall_vm(
 ) -> Reply<Accepted<VmView>> {
     let id = path.id("vm_id")?;
     let request = ReinstallVm::try_from(&body)?;
-    Ok(Accepted(VmView::from(&ops::reinstall::reinstall(&vms, &scope, id, request).await?)))
+    Ok(Accepted(view(&scope, &ops::reinstall::reinstall(&vms, &scope, id, request).await?)))
 }
 
 /// Starts a VM with a rescue system instead of its own: its root disk and data disks stand beside it under
@@ -278,7 +287,7 @@ pub(super) async fn rescue_vm(
     path: PathText,
 ) -> Reply<Accepted<VmView>> {
     let found = ops::rescue::rescue(&vms, &scope, path.id("vm_id")?).await?;
-    Ok(Accepted(VmView::from(&found)))
+    Ok(Accepted(view(&scope, &found)))
 }
 
 /// Waits until a VM has a status, or until the time is over; answers with the VM either way.
@@ -307,7 +316,7 @@ pub(super) async fn wait_vm(
         let found = ops::vm::get(&vms, &scope, id, status == Status::Deleted).await?;
         let done = [status, Status::Failed, Status::Deleted].contains(&found.vm.status);
         if done || !wait.changed(&mut refusal).await? {
-            return Ok(Json(VmView::from(&found)));
+            return Ok(Json(view(&scope, &found)));
         }
     }
 }

@@ -3,10 +3,8 @@
 //! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the worker drops
 //! the record and the next look decides anew. Doing is repeatable, so nothing is lost by that.
 
+mod placement;
 mod record;
-
-use std::net::Ipv4Addr;
-use std::slice;
 
 use berth_domain::firewall::Rules;
 use berth_domain::host::gpu::Device;
@@ -19,11 +17,10 @@ use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{DataDisk, GuestKeys, MachineSpec, Open};
 
-use super::capacity::{gpus, room};
 use super::reach::place;
 use super::{StepError, fault};
 use crate::db::network::MembershipRow;
-use crate::db::{machine, machine_gpu, network};
+use crate::db::{machine_gpu, network};
 use crate::services::vm::Vms;
 use crate::services::vm::ops::rescue::IMAGE as RESCUE;
 use crate::services::vm::store;
@@ -264,78 +261,6 @@ impl VmLife {
             self.vms.engine().power_off(seen.vm.machine.aim()).await?;
         }
         Ok(())
-    }
-
-    async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
-        let engine = self.vms.engine();
-        let capacity = engine.capacity().await?;
-        let found = if seen.vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
-        let address = self.free_address(seen.vm.machine.address).await?;
-        let slot = match self.vms.free_slot(&seen.vm.machine).await {
-            Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
-                return self.fail(seen, Failure::Capacity(missing)).await;
-            }
-            slot => slot?,
-        };
-        let pool_address = match self.vms.free_pool_address(&seen.vm.machine).await {
-            Err(StepError::Engine(EngineError::NoCapacity(missing))) => {
-                return self.fail(seen, Failure::Capacity(missing)).await;
-            }
-            address => address?,
-        };
-        let now = self.vms.clock().now();
-        fault("vm", "reserve", "done").await?;
-        let mut tx = self.vms.db().begin().await?;
-        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        let mut vm = before.clone();
-        let room = room(&mut tx, &vm, capacity, &self.vms).await?;
-        let chosen = gpus(&mut tx, &vm, &found, &self.vms).await?;
-        let (room, chosen) = match room.and_then(|room| Ok((room, chosen?))) {
-            Ok(found) => found,
-            Err(missing) => {
-                drop(tx);
-                return self.fail(seen, Failure::Capacity(missing)).await;
-            }
-        };
-        if let Some(slot) = slot
-            && machine::slot_is_held(&mut tx, self.vms.host(), slot, vm.machine.id).await?
-        {
-            // Somebody was quicker: another one is looked for.
-            return Ok(());
-        }
-        if let Some(address) = pool_address
-            && machine::pool_address_is_held(&mut tx, self.vms.host(), address, vm.machine.id).await?
-        {
-            return Ok(());
-        }
-        (vm.machine.slot, vm.machine.pool_address) = (slot, pool_address);
-        machine::reserve(&mut tx, self.vms.host(), room, slice::from_mut(&mut vm.machine)).await?;
-        machine_gpu::reserve(&mut tx, self.vms.host(), vm.machine.id, &chosen).await?;
-        (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
-        let ports = self.vms.inbound(&vm)?;
-        place(&mut vm, &ports);
-        let placed = super::disk::place_all(&mut tx, vm.id, now).await?;
-        // Told in the same breath, since it begins at once.
-        vm.message = placed.first().map(making).or(vm.message);
-        self.write(&mut tx, &before, &vm).await?;
-        Ok(tx.commit().await?)
-    }
-
-    /// The address a VM has, or one that neither a row nor anybody else on the host holds.
-    async fn free_address(&self, held: Option<Ipv4Addr>) -> Result<Ipv4Addr, StepError> {
-        const TRIES: usize = 65_536;
-        if let Some(address) = held {
-            return Ok(address);
-        }
-        for _ in 0..TRIES {
-            let address = self.vms.candidate_address();
-            if !machine::address_is_held(self.vms.db(), self.vms.host(), address).await?
-                && self.vms.engine().ports_free((address, self.vms.engine().ssh_port()).into(), 1).await
-            {
-                return Ok(address);
-            }
-        }
-        Err(EngineError::NoCapacity("this region has no free address".into()).into())
     }
 
     async fn make_disk(&self, seen: &Seen, id: DiskId) -> Result<(), StepError> {

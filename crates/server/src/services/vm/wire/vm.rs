@@ -7,9 +7,8 @@ use berth_domain::vm::{DiskKind, ExposedPort, Status};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::http::auth::Scope;
+use crate::http::auth::{Caller, Scope};
 use crate::services::membership::MembershipView;
-use crate::services::vm::ops::with_disks::VmWithDisks;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
 use crate::services::vm::store::vm::VmRow;
@@ -25,6 +24,10 @@ pub struct VmView {
     name: String,
     /// Region it runs in.
     region_id: String,
+    /// Host that it is on, once it is on one; administrators of the platform alone see it.
+    #[schema(value_type = Option<uuid::Uuid>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_id: Option<String>,
     /// Where it stands.
     #[schema(value_type = VmStatus)]
     status: &'static str,
@@ -199,7 +202,13 @@ word_schema! {
 }
 
 impl VmView {
-    /// The view of a VM and its disks.
+    /// The view of a VM and its disks for a caller.
+    pub fn for_caller(caller: &Caller, vm: &VmRow, disks: &[DiskRow]) -> Self {
+        let host = vm.machine.host.filter(|_| caller.is_administrator());
+        Self { host_id: host.map(|host| host.to_string()), ..Self::new(vm, disks) }
+    }
+
+    /// The view of a VM and its disks for its owner.
     pub fn new(vm: &VmRow, disks: &[DiskRow]) -> Self {
         let root = disks.iter().find(|d| d.kind == DiskKind::Root);
         let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
@@ -210,6 +219,7 @@ impl VmView {
             id: vm.id.to_string(),
             name: vm.name.clone(),
             region_id: vm.region_id.clone(),
+            host_id: None,
             status: vm.status.as_str(),
             message: vm.message.clone(),
             vm_config_id: vm.vm_config_id.clone(),
@@ -258,12 +268,6 @@ fn exposed(vm: &VmRow) -> Vec<ExposedPortView> {
     };
     let ports = reach.ports(&vm.exposed_ports, &vm.applied_ports).into_iter().skip(1);
     ports.map(|port| view(port.to, Some(port.at.ip().to_string()), Some(port.at.port()))).collect()
-}
-
-impl From<&VmWithDisks> for VmView {
-    fn from(found: &VmWithDisks) -> Self {
-        Self::new(&found.vm, &found.disks)
-    }
 }
 
 impl AttachedDiskView {

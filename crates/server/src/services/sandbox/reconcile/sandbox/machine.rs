@@ -2,21 +2,22 @@
 
 use std::slice;
 
-use berth_domain::host::gpu::{Device, Gpu, choose, shortage};
-use berth_domain::ids::{HostId, LayerId, MemoryId, SnapshotId};
+use berth_domain::host::gpu::Gpu;
+use berth_domain::host::placement::{Placed, WishedGpus};
+use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
 use berth_domain::sandbox::plan::{Look, Machine};
 use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
 use berth_domain::{Error, Timestamp};
-use berth_host::sandbox::{Capacity, DISK_FULL, From, StartSpec, Started};
+use berth_host::sandbox::{Capacity, From, StartSpec, Started};
+use serde_json::json;
 use uuid::Uuid;
 
 use super::record::{enter, still};
 use super::{SandboxLife, Seen};
-use crate::db::Tx;
-use crate::db::machine::{self, Room};
-use crate::db::machine_gpu;
 use crate::db::network::MembershipRow;
-use crate::services::sandbox::reconcile::capacity::Left;
+use crate::db::{Tx, event, machine, machine_gpu};
+use crate::services::placement::Refusal;
+use crate::services::sandbox::reconcile::capacity::{Asked, place};
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::memory::MemoryRow;
@@ -40,43 +41,55 @@ impl SandboxLife {
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut row = before.clone();
-        let room = self.room(&mut tx, &row, capacity).await?;
-        let devices = gpus(&mut tx, &row, &found, self.sandboxes.host()).await?;
-        match room.and_then(|room| Ok((room, devices?))) {
-            Ok((room, devices)) => {
-                let host = self.sandboxes.host();
-                machine::reserve(&mut tx, host, room, slice::from_mut(&mut row.machine)).await?;
-                machine_gpu::reserve(&mut tx, host, row.machine.id, &devices).await?;
+        match self.place(&mut tx, &row, capacity, &found).await? {
+            Ok(placed) => {
+                machine::reserve(&mut tx, placed.host, placed.room, slice::from_mut(&mut row.machine)).await?;
+                machine_gpu::reserve(&mut tx, placed.host, row.machine.id, &placed.devices).await?;
+                if before.machine.host.is_none() {
+                    let data = json!({ "host_id": placed.host, "reason": placed.reason });
+                    tell(&mut tx, &row, "sandbox.placed", &data, seen.now).await?;
+                }
             }
-            Err(missing) => {
-                let reason = format!("insufficient_capacity: {missing}");
+            Err(refusal) => {
                 if row.phase != Phase::Resuming {
                     drop(tx);
-                    return self.fail(seen, &reason).await;
+                    return self.fail_unplaced(seen, &refusal).await;
                 }
                 // Nothing of it is lost: it stays paused.
+                let reason = format!("insufficient_capacity: {}", refusal.owner);
                 enter(&mut row, Phase::Paused, Some(reason), seen.now);
                 row.wish = Wish::Paused;
+                tell(&mut tx, &row, "sandbox.unplaced", &refusal.event(), seen.now).await?;
             }
         }
         self.write(&mut tx, &before, row).await?;
         Ok(tx.commit().await?)
     }
 
-    /// Where the host has room for a sandbox, or what it lacks, as a sentence; sums over rows are the only counters.
-    async fn room(&self, tx: &mut Tx, row: &SandboxRow, host: Capacity) -> Result<Result<Room, String>, StepError> {
-        let config = self.sandboxes.config();
-        let left = Left::of(tx, &self.sandboxes, host).await?;
-        Ok(left.machines(1, row.memory_mb).and_then(|(_, room)| {
-            if left.sandboxes >= config.max_sandboxes {
-                Err(format!("this host runs at most {} sandboxes", config.max_sandboxes))
-            } else if row.layer.is_none() && !host.has_room(0) {
-                // One that has its disk only goes on.
-                Err(DISK_FULL.to_owned())
-            } else {
-                Ok(room)
+    /// The host for a sandbox, or why none takes it.
+    async fn place(
+        &self,
+        tx: &mut Tx,
+        row: &SandboxRow,
+        capacity: Capacity,
+        found: &[Gpu],
+    ) -> Result<Result<Placed, Refusal>, StepError> {
+        let gpus = match usize::try_from(row.gpu_config_count).ok().filter(|count| *count > 0) {
+            Some(count) => {
+                let model = row.gpu_model.as_deref().ok_or_else(|| Error::internal("GPUs of no model"))?;
+                Some((WishedGpus { model, count }, found))
             }
-        }))
+            None => None,
+        };
+        let asked = Asked {
+            // One that has its disk only goes on.
+            makes_disk: row.layer.is_none(),
+            is_sandbox: true,
+            on: row.machine.host,
+            gpus,
+            ..Asked::machines((row.vcpu, row.memory_mb), 1)
+        };
+        Ok(place(tx, &self.sandboxes, capacity, asked).await?)
     }
 
     pub(super) async fn make_disk(&self, seen: &Seen) -> Result<(), StepError> {
@@ -266,19 +279,15 @@ impl SandboxLife {
     }
 }
 
-/// What a sandbox is to have of the host's GPUs, or what the host lacks.
-async fn gpus(
+/// Tells administrators of the platform where a sandbox was put, or why nowhere.
+async fn tell(
     tx: &mut Tx,
     row: &SandboxRow,
-    found: &[Gpu],
-    host: HostId,
-) -> Result<Result<Vec<Device>, String>, StepError> {
-    let Some(count) = usize::try_from(row.gpu_config_count).ok().filter(|count| *count > 0) else {
-        return Ok(Ok(Vec::new()));
-    };
-    let Some(model) = row.gpu_model.as_deref() else { return Err(Error::internal("GPUs of no model").into()) };
-    let held = machine_gpu::held(tx, host).await?;
-    Ok(choose(found, &held, model, count, Uuid::now_v7).ok_or_else(|| shortage(found, &held, model, count)))
+    kind: &str,
+    data: &serde_json::Value,
+    now: Timestamp,
+) -> Result<(), StepError> {
+    Ok(event::emit_to_administrators(tx, row.project, kind, &row.id.to_string(), data, now).await?)
 }
 
 /// What a sandbox has of its template: some of it is known only when that is built.

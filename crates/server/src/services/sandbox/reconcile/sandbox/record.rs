@@ -8,6 +8,7 @@ use serde_json::json;
 use super::{SandboxLife, Seen};
 use crate::db::audit::{Actor, Audit};
 use crate::db::{Tx, event};
+use crate::services::placement::Refusal;
 use crate::services::sandbox::ops;
 use crate::services::sandbox::reconcile::StepError;
 use crate::services::sandbox::store;
@@ -87,6 +88,16 @@ impl SandboxLife {
 
     /// Records a failure: no machine is wanted any more, everything that was made is kept.
     pub(super) async fn fail(&self, seen: &Seen, reason: &str) -> Result<(), StepError> {
+        self.fail_telling(seen, reason, None).await
+    }
+
+    /// The same where no host takes it, of which administrators are told.
+    pub(super) async fn fail_unplaced(&self, seen: &Seen, refusal: &Refusal) -> Result<(), StepError> {
+        let reason = format!("insufficient_capacity: {}", refusal.owner);
+        self.fail_telling(seen, &reason, Some(refusal)).await
+    }
+
+    async fn fail_telling(&self, seen: &Seen, reason: &str, refusal: Option<&Refusal>) -> Result<(), StepError> {
         // A machine that never became the sandbox is not seen, and would run on.
         self.sandboxes.engine().end(seen.row.machine.aim()).await?;
         let mut tx = self.sandboxes.db().begin().await?;
@@ -102,6 +113,10 @@ impl SandboxLife {
             if snapshot.next_layer.is_none() {
                 drop_checkpoint(&mut tx, &snapshot, reason, seen.now).await?;
             }
+        }
+        if let Some(refusal) = refusal {
+            let (subject, data) = (before.id.to_string(), refusal.event());
+            event::emit_to_administrators(&mut tx, row.project, "sandbox.unplaced", &subject, &data, seen.now).await?;
         }
         self.write(&mut tx, &before, row).await?;
         tracing::warn!(sandbox = %before.id, reason, "sandbox failed");

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateLife};
 use crate::services::sandbox::ops::template::USER;
-use crate::services::sandbox::reconcile::capacity::Left;
+use crate::services::sandbox::reconcile::capacity::{Asked, place};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::Tenant;
 use crate::services::sandbox::store::build_log::BuildLog;
@@ -166,10 +166,11 @@ impl TemplateLife {
         // An interrupted build kept what it had.
         let mut machines = store::template::machines(&mut change.tx, template.id).await?;
         if machines.is_empty() {
-            let left = Left::of(&mut change.tx, &self.sandboxes, host).await?;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let places = left.machines(most, template.memory_mb).map_err(EngineError::NoCapacity)?;
-            machines = store::template::reserve(&mut change.tx, template, self.sandboxes.host(), places).await?;
+            let asked = Asked::machines((template.vcpu, template.memory_mb), most);
+            let placed = place(&mut change.tx, &self.sandboxes, host, asked).await?;
+            let placed = placed.map_err(|refusal| EngineError::NoCapacity(refusal.owner))?;
+            machines = store::template::reserve(&mut change.tx, template, &placed).await?;
         }
         change.after.message = Some("building its disk".into());
         change.commit().await?;

@@ -14,6 +14,7 @@ use serde_json::json;
 
 use super::{Seen, VmLife};
 use crate::db::{Signal, Tx, event};
+use crate::services::placement::Refusal;
 use crate::services::vm::reconcile::StepError;
 use crate::services::vm::reconcile::reach::place;
 use crate::services::vm::store::disk::DiskRow;
@@ -33,6 +34,8 @@ const ON_BRIDGE: &str =
 /// Why a VM failed; shown to its owner.
 #[derive(Debug)]
 pub(super) enum Failure {
+    /// No host takes it: the address is given back, too, and administrators are told of each host.
+    NoHost(Refusal),
     /// The host lacks this: the address is given back, too.
     Capacity(String),
     /// Anything else.
@@ -42,7 +45,9 @@ pub(super) enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Capacity(missing) => write!(f, "insufficient_capacity: {missing}"),
+            Self::NoHost(Refusal { owner: missing, .. }) | Self::Capacity(missing) => {
+                write!(f, "insufficient_capacity: {missing}")
+            }
             Self::Other(reason) => f.write_str(reason),
         }
     }
@@ -109,7 +114,11 @@ impl VmLife {
         vm.want = want;
         vm.rescue_user = None;
         vm.machine.reserved = false;
-        if matches!(failure, Failure::Capacity(_)) && !vm.has_memory {
+        if let Failure::NoHost(refusal) = &failure {
+            let subject = vm.id.to_string();
+            event::emit_to_administrators(&mut tx, vm.project, "vm.unplaced", &subject, &refusal.event(), now).await?;
+        }
+        if matches!(failure, Failure::Capacity(_) | Failure::NoHost(_)) && !vm.has_memory {
             (vm.machine.address, vm.machine.pool_address, vm.machine.ssh_port) = (None, None, None);
         }
         for disk in store::disk::of_vm(&mut tx, vm.id).await? {

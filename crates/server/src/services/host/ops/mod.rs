@@ -1,0 +1,3 @@
+//! What administrators of the platform say of hosts, each in one transaction.
+
+pub mod host;
