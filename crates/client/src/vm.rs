@@ -17,6 +17,9 @@ pub struct Vm {
     pub name: String,
     /// Region.
     pub region_id: String,
+    /// Host that it is on, which administrators of the platform alone see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_id: Option<String>,
     /// Its status.
     pub status: String,
     /// The step under way, or the reason of a failure.

@@ -10,6 +10,7 @@ mod disk_import;
 mod exec;
 mod export;
 mod harness;
+mod host;
 mod image;
 mod life;
 mod network;

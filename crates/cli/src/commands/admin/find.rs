@@ -1,7 +1,9 @@
 //! Finds what an administrator names, whoever owns it.
 
 use anyhow::Result;
-use berth_client::{AdminProject, AdminUser, Owned, OwnedFilter, Page, Project, Sandbox, User, UserFilter, Vm};
+use berth_client::{
+    AdminProject, AdminUser, Host, HostFilter, Owned, OwnedFilter, Page, Project, Sandbox, User, UserFilter, Vm,
+};
 
 use crate::commands::project;
 use crate::context::Context;
@@ -13,6 +15,7 @@ const ORG: Noun = Noun { one: "organization", list: "berth admin orgs" };
 const PROJECT: Noun = Noun { one: "project", list: "berth admin projects" };
 const VM: Noun = Noun { one: "VM", list: "berth admin vms" };
 const SANDBOX: Noun = Noun { one: "sandbox", list: "berth admin sandboxes" };
+const HOST: Noun = Noun { one: "host", list: "berth admin host list" };
 
 /// The id of a person, by address or id.
 pub async fn find_user(context: &Context, text: &str) -> Result<String> {
@@ -98,6 +101,15 @@ pub async fn find_sandbox(context: &Context, text: &str) -> Result<Sandbox> {
     let found = candidates(text, found, all).await?;
     let is_called = |found: &Owned<Sandbox>| found.thing.id == text || found.thing.name.as_deref() == Some(text);
     Ok(SANDBOX.of(found, text, |sandbox| &sandbox.thing.id, is_called)?.thing)
+}
+
+/// The host with a name or an id.
+pub async fn find_host(context: &Context, text: &str) -> Result<Host> {
+    let filter = HostFilter { name: Some(text.to_owned()), limit: Some(100), ..HostFilter::default() };
+    let found = context.client.hosts(&filter).await?.data;
+    let page = |at: Page| HostFilter { page: Some(at.page), limit: Some(at.limit), ..HostFilter::default() };
+    let found = candidates(text, found, async |at| context.client.hosts(&page(at)).await).await?;
+    HOST.of(found, text, |host| &host.id, |host| host.id == text || host.name == text)
 }
 
 /// A filter by name, if one is given, and by the typed organization and project.

@@ -1,6 +1,7 @@
 //! What administrators of the platform do with people, organizations and everybody's things.
 
 mod find;
+mod host;
 
 use anyhow::Result;
 use berth_client::{
@@ -60,6 +61,9 @@ pub enum AdminCommand {
         #[arg(long, conflicts_with_all = ["page", "limit"])]
         export: bool,
     },
+    /// See hosts, and say whether they take new machines
+    #[command(subcommand)]
+    Host(host::HostCommand),
     /// Make, promote, demote and delete people
     #[command(subcommand)]
     User(UserCommand),
@@ -195,6 +199,7 @@ pub async fn run(context: &Context, command: AdminCommand) -> Result<()> {
             output::list(context.look, &client.all_sandboxes(&filter).await?, show_sandboxes)
         }
         AdminCommand::Audit { args, export } => audit::run_all(context, args, export).await,
+        AdminCommand::Host(command) => host::run(context, command).await,
         AdminCommand::User(command) => people(context, command).await,
         AdminCommand::Vm(command) => vm(context, command).await,
         AdminCommand::Sandbox(command) => sandbox(context, command).await,

@@ -68,6 +68,7 @@ pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) 
             ("message", sandbox.message.clone().unwrap_or_default()),
             ("template", template),
             ("snapshot", sandbox.snapshot_id.clone().unwrap_or_default()),
+            ("host", word(sandbox, "host_id")),
             ("address", sandbox.connect_url.clone()),
             ("cpus", number(sandbox, "vcpu", "")),
             ("memory", number(sandbox, "memory_mb", " MiB")),

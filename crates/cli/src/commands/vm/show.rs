@@ -58,6 +58,7 @@ fn fields(vm: &Vm) -> Vec<(&'static str, String)> {
         ("gpus", if vm.gpu_config_count > 0 { vm.gpu_config_count.to_string() } else { String::new() }),
         ("image", vm.image_id.clone()),
         ("region", vm.region_id.clone()),
+        ("host", vm.host_id.clone().unwrap_or_default()),
         ("plan", vm.plan_id.clone()),
         ("root disk", vm.root_disk.as_ref().map(disk).unwrap_or_default()),
         ("data disks", vm.data_disks.iter().map(disk).collect::<Vec<_>>().join(", ")),

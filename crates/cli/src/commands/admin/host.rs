@@ -1,0 +1,146 @@
+//! Hosts: what administrators of the platform see and say of them.
+
+use anyhow::Result;
+use berth_client::{ChangeHost, Host, HostFilter, HostGpu};
+use clap::{Args, Subcommand};
+
+use super::find::find_host;
+use crate::context::Context;
+use crate::output::{self, Table};
+use crate::page::PageArgs;
+use crate::pairs::pairs;
+use crate::typed::{Words, retold};
+
+/// The option for each field of a change.
+const WORDS: Words = &[("name", "--name"), ("labels", "LABEL")];
+
+#[derive(Subcommand)]
+pub enum HostCommand {
+    /// List hosts
+    List {
+        /// Only this state: ready, cordoned, draining or lost
+        #[arg(long)]
+        state: Option<String>,
+        /// Only this label: KEY or KEY=VALUE
+        #[arg(long)]
+        label: Option<String>,
+        #[command(flatten)]
+        page: PageArgs,
+    },
+    /// Show one host
+    #[command(visible_alias = "get")]
+    Show(HostArg),
+    /// Take no new machines; those that are there go on, and start there again
+    Cordon(HostArg),
+    /// Take new machines again
+    Uncordon(HostArg),
+    /// Call a host otherwise, or give it labels
+    Label(LabelArgs),
+}
+
+#[derive(Args)]
+pub struct HostArg {
+    /// Name or id
+    host: String,
+}
+
+#[derive(Args)]
+pub struct LabelArgs {
+    /// Name or id
+    host: String,
+    /// All its labels from now on: KEY=VALUE
+    #[arg(value_name = "LABEL", required_unless_present_any = ["name", "no_labels"])]
+    labels: Vec<String>,
+    /// No labels from now on
+    #[arg(long, conflicts_with = "labels")]
+    no_labels: bool,
+    /// What it is called from now on
+    #[arg(long)]
+    name: Option<String>,
+}
+
+/// Runs the typed command.
+pub async fn run(context: &Context, command: HostCommand) -> Result<()> {
+    let client = &context.client;
+    match command {
+        HostCommand::List { state, label, page } => {
+            let filter = HostFilter { state, label, page: Some(page.page), limit: Some(page.limit), name: None };
+            output::list(context.look, &client.hosts(&filter).await?, show_hosts)
+        }
+        HostCommand::Show(HostArg { host }) => {
+            let id = find_host(context, &host).await?.id;
+            output::record(context.look, &client.host(&id).await?, fields)
+        }
+        HostCommand::Cordon(HostArg { host }) => {
+            let id = find_host(context, &host).await?.id;
+            row(context, &client.cordon_host(&id).await?)
+        }
+        HostCommand::Uncordon(HostArg { host }) => {
+            let id = find_host(context, &host).await?.id;
+            row(context, &client.uncordon_host(&id).await?)
+        }
+        HostCommand::Label(args) => label(context, args).await,
+    }
+}
+
+async fn label(context: &Context, args: LabelArgs) -> Result<()> {
+    let labels = pairs(&args.labels, "label")?;
+    let host = find_host(context, &args.host).await?;
+    let labels = (args.no_labels || !labels.is_empty()).then_some(labels);
+    let change = ChangeHost { name: args.name, labels };
+    let host = context.client.update_host(&host.id, &change).await.map_err(|error| retold(error, WORDS))?;
+    output::record(context.look, &host, fields)
+}
+
+fn row(context: &Context, host: &Host) -> Result<()> {
+    output::rows(context.look, host, |host| show_hosts(std::slice::from_ref(host)))
+}
+
+fn labels(host: &Host) -> String {
+    host.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn show_hosts(hosts: &[Host]) -> Table {
+    let rows = hosts.iter().map(|host| {
+        [
+            host.name.clone(),
+            host.state.clone(),
+            host.region_ids.join(" "),
+            host.cpus.to_string(),
+            format!("{} MiB", host.memory_mb),
+            host.gpus.len().to_string(),
+            labels(host),
+            output::age(&host.last_seen_at),
+            host.id.clone(),
+        ]
+    });
+    let header = ["NAME", "STATE", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "SEEN", "ID"];
+    Table::new(header, rows, "No hosts.")
+}
+
+fn fields(host: &Host) -> Vec<(&'static str, String)> {
+    let promised: Vec<_> = host.memory_overcommit.iter().map(|(kind, times)| format!("{kind} {times}")).collect();
+    vec![
+        ("name", host.name.clone()),
+        ("id", host.id.clone()),
+        ("state", host.state.clone()),
+        ("regions", host.region_ids.join(" ")),
+        ("addresses", host.addresses.join(" ")),
+        ("cpus", host.cpus.to_string()),
+        ("memory", format!("{} MiB", host.memory_mb)),
+        ("memory promised", promised.join(", ")),
+        ("gpus", host.gpus.iter().map(gpu).collect::<Vec<_>>().join(", ")),
+        ("labels", labels(host)),
+        ("last seen", output::time(&host.last_seen_at)),
+        ("created", output::time(&host.created_at)),
+    ]
+}
+
+fn gpu(gpu: &HostGpu) -> String {
+    let HostGpu { address, model, vm_id, sandbox_id, unavailable } = gpu;
+    match (vm_id.as_deref().or(sandbox_id.as_deref()), unavailable) {
+        (Some(owner), _) => format!("{model} at {address} (had by {owner})"),
+        (None, Some(why)) => format!("{model} at {address} ({why})"),
+        (None, None) => format!("{model} at {address}"),
+    }
+}
