@@ -311,6 +311,18 @@ fn deeds_to(person: &str) -> Vec<Deed> {
     ]
 }
 
+/// What an administrator says of the service's own host.
+async fn deeds_to_host(admin: &Caller) -> Vec<Deed> {
+    let hosts = admin.get("/api/v1/admin/hosts").await.body;
+    let host = || hosts["data"][0]["id"].as_str().expect("an id").to_owned();
+    let name = json!({"name": "north 1"});
+    vec![
+        ("PATCH", "/api/v1/admin/hosts/{host_id}", host(), name, "host.update"),
+        ("POST", "/api/v1/admin/hosts/{host_id}/cordon", host(), Value::Null, "host.cordon"),
+        ("POST", "/api/v1/admin/hosts/{host_id}/uncordon", host(), Value::Null, "host.uncordon"),
+    ]
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_that_an_administrator_does_is_recorded() {
     let platform = Platform::start().await;
@@ -325,6 +337,7 @@ async fn everything_that_an_administrator_does_is_recorded() {
         last.expect("an answer").body["id"].as_str().map(str::to_owned)
     };
     do_all(deeds(&platform).await).await;
+    do_all(deeds_to_host(admin).await).await;
     admin.until("the image", |c| async move { c.get("/api/v1/images/mine").await.body["status"] == "ready" }).await;
     do_all(vec![("DELETE", "/api/v1/images/{image_id}", "mine".into(), Value::Null, "image.delete")]).await;
     let bob = json!({"email": "bob@example.com"});
