@@ -412,6 +412,8 @@ fn announce(config: &Config, app: &App, doors: &Doors) {
 
 fn init_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_else(|_| "info".into());
+    // It tells of each connection that a lost leader refuses; that the leader is lost is told once.
+    let filter = "sqlx_core::pool=off".parse().map(|quiet| filter.clone().add_directive(quiet)).unwrap_or(filter);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let is_terminal = std::io::stderr().is_terminal();
     let for_people = is_for_people(config.log_format, is_terminal);

@@ -43,7 +43,7 @@ use tokio::sync::broadcast;
 
 pub use authority::Authority;
 pub use connect::{check_address, copy, disk_of};
-pub use leader::{Member, Said, Surveyed, survey};
+pub use leader::{Member, Said, Surveyed, Waits, survey};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 
@@ -66,6 +66,9 @@ pub enum DbError {
     /// No connection, or no answer in time.
     #[error("the database does not answer: {0}")]
     Unavailable(String),
+    /// The database was lost while it committed.
+    #[error("it is not known whether the change was made: {0}")]
+    Unknown(String),
     /// The disk of the database is full.
     #[error("no space left for the database: {0}")]
     Full(String),
@@ -114,6 +117,12 @@ impl From<DbError> for berth_domain::Error {
     fn from(error: DbError) -> Self {
         match error {
             DbError::Unavailable(_) => Self::unavailable(error),
+            DbError::Unknown(_) => Self {
+                message: "The database was lost meanwhile, and it is not known whether this was done. Look first, or send it \
+                          again with the same Idempotency-Key."
+                    .into(),
+                ..Self::unavailable(error)
+            },
             DbError::Full(_) => Self {
                 message:
                     "The disk of the service is full: nothing can be written. Its operator has to free some space."
@@ -234,21 +243,16 @@ enum TxInner {
     Postgres(sqlx::Transaction<'static, sqlx::Postgres>, Arc<leader::Link>),
 }
 
-/// Begins at the leader; at the next one where that is lost meanwhile, since nothing was written yet.
+/// Begins at the leader; once more, at the next one, where that is lost meanwhile: nothing was written yet.
 async fn begin_at(leader: &leader::Leader) -> Result<TxInner, DbError> {
-    loop {
-        let link = leader.link();
-        let begun = link.ask(async {
-            let mut tx = link.pool.begin().await?;
-            sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
-            Ok(tx)
-        });
-        match begun.await {
-            Ok(tx) => return Ok(TxInner::Postgres(tx, link)),
-            Err(_) if link.is_gone() => {}
-            Err(error) => return Err(error.into()),
-        }
+    let link = leader.link();
+    match link.begin().await {
+        Ok(tx) => return Ok(TxInner::Postgres(tx, link)),
+        Err(_) if link.is_gone() => {}
+        Err(error) => return Err(error.into()),
     }
+    let link = leader.link();
+    Ok(TxInner::Postgres(link.begin().await?, link))
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it changes nothing.
@@ -292,18 +296,23 @@ impl Tx {
         // holds also for a commit whose outcome is not known.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let outcome = match self.inner {
-            TxInner::Sqlite(tx) => tx.commit().await,
-            TxInner::Postgres(tx, link) => link.ask(tx.commit()).await,
+            TxInner::Sqlite(tx) => tx.commit().await.map_err(DbError::from),
+            TxInner::Postgres(tx, link) => link.ask(tx.commit()).await.map_err(|error| match error.into() {
+                DbError::Unavailable(text) => DbError::Unknown(text),
+                error => error,
+            }),
         };
         self.epoch.fetch_add(1, Ordering::SeqCst);
         for follow in self.following {
             follow();
         }
-        outcome?;
-        for signal in self.signals {
-            let _ = self.sender.send(signal);
+        // A signal has others look at rows, and does no harm where there is nothing to see.
+        if matches!(outcome, Ok(()) | Err(DbError::Unknown(_))) {
+            for signal in self.signals {
+                let _ = self.sender.send(signal);
+            }
         }
-        Ok(())
+        outcome
     }
 }
 

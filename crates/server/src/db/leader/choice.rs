@@ -37,13 +37,16 @@ pub(super) enum Move {
     GiveUp,
 }
 
-/// Which of the members to follow: one that takes writes, on the latest timeline, and none of an earlier one than was followed;
-/// of several the one that was followed, if it is among them.
+/// Which of the members to follow: the one that leads on the latest timeline. A promotion begins another one, so that nobody but
+/// the leader that was followed leads on its timeline, unless two write on one: then nobody can tell which is right.
 pub(super) fn choose(members: &[Member], followed: Followed) -> Option<Followed> {
     let leading = members.iter().enumerate().filter_map(|(member, it)| match it.said {
         Said::Leads(timeline) if timeline >= followed.timeline => Some(Followed { member, timeline }),
         _ => None,
     });
+    let is_first = followed == Followed::default();
+    let leading =
+        leading.filter(|found| is_first || found.member == followed.member || found.timeline > followed.timeline);
     leading.max_by_key(|found| (found.timeline, found.member == followed.member, usize::MAX - found.member))
 }
 
@@ -90,7 +93,8 @@ mod tests {
             (vec![Leads(8), Leads(7)], at(1, 7), Some(at(0, 8))),
             (vec![Leads(7), away()], at(1, 8), None),
             (vec![Leads(8), Leads(8)], at(1, 8), Some(at(1, 8))),
-            (vec![Leads(8), Leads(8), Follows], at(2, 8), Some(at(0, 8))),
+            (vec![Leads(8), Leads(8), Follows], at(2, 8), None),
+            (vec![Follows, Leads(8), Leads(8)], at(0, 0), Some(at(1, 8))),
             (vec![Follows, Follows], at(0, 8), None),
             (vec![Leads(0)], at(0, 0), Some(at(0, 0))),
         ] {

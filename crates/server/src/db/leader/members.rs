@@ -1,22 +1,30 @@
 //! The members of a cluster: their addresses, and what each says.
 
 use std::io;
+use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::join_all;
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{Connection, Executor, Row};
 use tokio::time::timeout;
 
 /// How long a member may take to connect and to say whether it leads.
 pub(super) const PROBE: Duration = Duration::from_secs(2);
 
-/// Whether a server is no standby. Not every one that speaks the protocol has timelines, so a single one is not asked for it.
-const LEADS: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE CAST(0 AS BIGINT) END";
-/// The same, and on which timeline: the first eight digits of the file that it writes its log into.
+/// Whether a server is no standby. Not every one that speaks the protocol has timelines, so a single one is not asked for more.
+const LEADS: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE CAST(0 AS BIGINT) END, CAST(0 AS BIGINT)";
+/// The same; on which timeline, the first eight digits of the file that it writes its log into; and what all members of its
+/// cluster have in common.
 const LEADS_ON: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL \
-                        ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END";
+                        ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END, \
+                        system_identifier FROM pg_control_system()";
+/// What stands before a server's own sentence.
+pub(super) const REFUSES: &str = "refuses:";
+/// Timelines that there are: PostgreSQL counts them in 32 bits.
+const TIMELINES: std::ops::RangeInclusive<i64> = 1..=0xffff_ffff;
 /// Whom a commit of this user waits for, and how many members are told of each change. Who asks may not see which.
 const WAITS_FOR: &str = "SELECT CASE WHEN current_setting('synchronous_commit') IN ('on', 'remote_apply') \
                          THEN current_setting('synchronous_standby_names') ELSE '' END, \
@@ -24,7 +32,11 @@ const WAITS_FOR: &str = "SELECT CASE WHEN current_setting('synchronous_commit') 
 
 /// The addresses of a server, or of the members of a cluster.
 #[derive(Clone, Debug)]
-pub(in crate::db) struct Members(Vec<PgConnectOptions>);
+pub(in crate::db) struct Members {
+    all: Vec<PgConnectOptions>,
+    /// The cluster that one of them was followed in.
+    system: Arc<OnceLock<i64>>,
+}
 
 impl FromStr for Members {
     type Err = String;
@@ -46,7 +58,8 @@ impl FromStr for Members {
             );
         }
         let member = |host: &&str| PgConnectOptions::from_str(&format!("{scheme}://{user}{at}{host}{path}"));
-        hosts.iter().map(member).collect::<Result<_, _>>().map(Self).map_err(|_| wrong())
+        let all = hosts.iter().map(member).collect::<Result<_, _>>().map_err(|_| wrong())?;
+        Ok(Self { all, system: Arc::default() })
     }
 }
 
@@ -78,7 +91,7 @@ pub struct Member {
 impl Members {
     /// Asks all of them at the same time.
     pub(super) async fn ask(&self, patience: Duration) -> Vec<Member> {
-        let asked = self.0.iter().map(|options| async move {
+        let asked = self.all.iter().map(|options| async move {
             let place = place(options);
             let said = timeout(patience, self.ask_one(options)).await;
             let said = said.unwrap_or_else(|_| Ok(Said::Nothing(format!("did not answer within {patience:?}"))));
@@ -89,7 +102,7 @@ impl Members {
 
     async fn ask_one(&self, options: &PgConnectOptions) -> Result<Said, sqlx::Error> {
         let mut connection = PgConnection::connect_with(options).await?;
-        let said = leads(&mut connection, self.is_cluster()).await?;
+        let said = self.leads(&mut connection).await?;
         // Whether it hears that is its own affair.
         let _ = connection.close().await;
         Ok(said)
@@ -97,29 +110,60 @@ impl Members {
 
     /// Whether there are several, of which one leads.
     pub(super) const fn is_cluster(&self) -> bool {
-        self.0.len() > 1
+        self.all.len() > 1
     }
 
     /// The same members, each with a change of how it is connected.
     pub(super) fn with(self, change: impl Fn(PgConnectOptions) -> PgConnectOptions) -> Self {
-        Self(self.0.into_iter().map(change).collect())
+        Self { all: self.all.into_iter().map(change).collect(), ..self }
     }
 
     /// How a member is connected.
     pub(super) fn options(&self, member: usize) -> PgConnectOptions {
-        self.0[member].clone()
+        self.all[member].clone()
     }
 
     /// What a member is called in messages.
     pub(super) fn place(&self, member: usize) -> String {
-        place(&self.0[member])
+        place(&self.all[member])
+    }
+
+    /// What the server behind a connection says of itself. One of another cluster than was followed first is none of these.
+    pub(super) async fn leads(&self, connection: &mut PgConnection) -> Result<Said, sqlx::Error> {
+        let row = connection.fetch_one(if self.is_cluster() { LEADS_ON } else { LEADS }).await?;
+        let (timeline, system): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
+        if self.system.get().is_some_and(|own| *own != system) {
+            return Ok(Said::Nothing(
+                "belongs to another cluster; correct database_url, or whoever has its address".into(),
+            ));
+        }
+        Ok(match timeline {
+            None => Said::Follows,
+            Some(timeline) if self.is_cluster() && !TIMELINES.contains(&timeline) => {
+                Said::Nothing(format!("says that it leads on timeline {timeline}, which cannot be"))
+            }
+            Some(timeline) => Said::Leads(timeline),
+        })
+    }
+
+    /// Notes which cluster a member belongs to: members of others are not followed from then on.
+    pub(super) async fn settle(&self, member: usize) -> Result<(), sqlx::Error> {
+        let mut connection = PgConnection::connect_with(&self.all[member]).await?;
+        let row = connection.fetch_one(if self.is_cluster() { LEADS_ON } else { LEADS }).await?;
+        // One that was noted before stays.
+        let _ = self.system.set(row.try_get(1)?);
+        let _ = connection.close().await;
+        Ok(())
     }
 }
 
-/// What the server behind a connection says of itself.
-pub(super) async fn leads(connection: &mut PgConnection, is_cluster: bool) -> Result<Said, sqlx::Error> {
-    let row = connection.fetch_one(if is_cluster { LEADS_ON } else { LEADS }).await?;
-    Ok(row.try_get::<Option<i64>, _>(0)?.map_or(Said::Follows, Said::Leads))
+/// Whether whoever answers at an address has to prove that it is the server, or cannot be anybody else.
+fn is_verified(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    let is_loopback = host == "localhost"
+        || host.trim_matches(['[', ']']).parse().is_ok_and(|address: IpAddr| address.is_loopback())
+        || options.get_socket().is_some();
+    is_loopback || matches!(options.get_ssl_mode(), PgSslMode::VerifyCa | PgSslMode::VerifyFull)
 }
 
 fn place(options: &PgConnectOptions) -> String {
@@ -128,14 +172,16 @@ fn place(options: &PgConnectOptions) -> String {
 
 /// Why a member is of no use, after its name.
 fn told(error: sqlx::Error) -> String {
-    match error {
+    let text = match error {
         sqlx::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             format!("refuses connections; is it running? ({error})")
         }
         sqlx::Error::Io(error) => format!("cannot be reached: {error}"),
-        sqlx::Error::Database(error) => format!("refuses: {}", error.message()),
+        sqlx::Error::Database(error) => format!("{REFUSES} {}", error.message()),
         error => error.to_string(),
-    }
+    };
+    // What a server says ends up at a terminal.
+    text.replace(char::is_control, " ")
 }
 
 /// Whom the commits of a leader wait for.
@@ -158,6 +204,8 @@ pub struct Surveyed {
     pub member: Member,
     /// Whom its commits wait for; none where it does not lead, or is alone.
     pub waits: Option<Waits>,
+    /// Whether whoever answers there has proved that it is the server, or is on this machine.
+    pub is_verified: bool,
 }
 
 /// The members of a cluster and what they say now; nothing where the address is not a server's.
@@ -167,10 +215,10 @@ pub async fn survey(url: &str) -> Option<Vec<Surveyed>> {
     }
     let members: Members = url.parse().ok()?;
     let (said, is_cluster) = (members.ask(PROBE).await, members.is_cluster());
-    let surveyed = said.into_iter().zip(&members.0).map(|(member, options)| async move {
+    let surveyed = said.into_iter().zip(&members.all).map(|(member, options)| async move {
         let leads = is_cluster && matches!(member.said, Said::Leads(_));
         let waits = if leads { Some(waits(options).await) } else { None };
-        Surveyed { member, waits }
+        Surveyed { member, waits, is_verified: is_verified(options) }
     });
     Some(join_all(surveyed).await)
 }
@@ -215,7 +263,7 @@ mod tests {
     fn read(url: &str) -> Result<Vec<(String, u16, String)>, String> {
         let members: Members = url.parse()?;
         let of = |it: &PgConnectOptions| (it.get_host().to_owned(), it.get_port(), it.get_username().to_owned());
-        Ok(members.0.iter().map(of).collect())
+        Ok(members.all.iter().map(of).collect())
     }
 
     #[test]
@@ -235,6 +283,23 @@ mod tests {
         ] {
             let refused = read(url).unwrap_err();
             assert!(refused.contains(word), "{url}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_verified_where_it_says_so_or_is_on_this_machine() {
+        for (url, expected) in [
+            ("postgres://berth@10.0.0.1/berth", false),
+            ("postgres://berth@10.0.0.1/berth?sslmode=require", false),
+            ("postgres://berth@10.0.0.1/berth?sslmode=verify-full", true),
+            ("postgres://berth@db.example.com/berth?sslmode=verify-ca", true),
+            ("postgres://berth@localhost/berth", true),
+            ("postgres://berth@127.0.0.1:5433/berth", true),
+            ("postgres://berth@[::1]/berth", true),
+            ("postgres://berth@%2Fvar%2Frun%2Fpostgresql/berth", true),
+        ] {
+            let members: Members = url.parse().unwrap();
+            assert_eq!(is_verified(&members.all[0]), expected, "{url}");
         }
     }
 

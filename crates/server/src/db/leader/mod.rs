@@ -35,8 +35,8 @@ use tokio_util::task::AbortOnDropHandle;
 use self::choice::{Followed, choose};
 pub(super) use self::members::Members;
 pub use self::members::{Member, Said, Surveyed, Waits, survey};
-use self::members::{leads, none_leads};
-use super::DbError;
+use self::members::{REFUSES, none_leads};
+use super::{DbError, ONE_WRITER};
 
 /// How long a service that begins waits for a cluster to have a leader. An election takes at most 20 s where Patroni keeps it.
 const ELECTION: Duration = Duration::from_mins(1);
@@ -59,10 +59,11 @@ impl Link {
     /// Connections to a member that refuse to be those of a standby, which has what its leader had a moment ago, or of a leader of an
     /// earlier timeline.
     fn new(pool: &PgPoolOptions, members: &Members, to: Followed, home: &Handle) -> Arc<Self> {
-        let is_cluster = members.is_cluster();
+        let own = members.clone();
         let checked = pool.clone().after_connect(move |connection, _| {
+            let own = own.clone();
             Box::pin(async move {
-                match leads(connection, is_cluster).await? {
+                match own.leads(connection).await? {
                     Said::Leads(timeline) if timeline >= to.timeline => Ok(()),
                     _ => Err(sqlx::Error::Protocol("the member does not lead".into())),
                 }
@@ -93,6 +94,16 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Begins a transaction that may write, once no other one does.
+    pub(super) async fn begin(&self) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, sqlx::Error> {
+        let begun = self.ask(async {
+            let mut tx = self.pool.begin().await?;
+            sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
+            Ok(tx)
+        });
+        begun.await
     }
 
     /// Whether others have taken its place, and nothing is waited for any more.
@@ -159,13 +170,20 @@ async fn first(members: &Members, patience: Duration) -> Result<Followed, DbErro
         let said = members.ask(patience).await;
         if let Some(found) = choose(&said, Followed::default()) {
             if members.is_cluster() {
-                tracing::info!(leader = members.place(found.member), timeline = found.timeline, "found the database's leader");
+                members.settle(found.member).await?;
+                tracing::info!(
+                    leader = members.place(found.member),
+                    timeline = found.timeline,
+                    "found the database's leader"
+                );
             }
             return Ok(found);
         }
         let none = none_leads(&said, 0);
         if !members.is_cluster() || began.elapsed() > ELECTION {
-            return Err(DbError::Unavailable(none));
+            let refuses =
+                said.iter().all(|member| matches!(&member.said, Said::Nothing(why) if why.starts_with(REFUSES)));
+            return Err(if refuses { DbError::Other(none) } else { DbError::Unavailable(none) });
         }
         if !std::mem::replace(&mut is_told, true) {
             tracing::warn!("no member of the database's cluster leads; waiting up to {ELECTION:?}: {none}");

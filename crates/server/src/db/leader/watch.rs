@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnection;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::choice::{Answer, Followed, Move, next};
-use super::members::{Member, PROBE, Said, leads, none_leads};
+use super::members::{Member, PROBE, Said, none_leads};
 use super::{Following, GRACE};
 
 /// Between two questions whether the leader still leads.
@@ -61,7 +61,7 @@ async fn ask(following: &Following, followed: Followed, connection: &mut Option<
             connection.insert(connected)
         }
     };
-    match timeout(SILENCE, leads(own, following.members.is_cluster())).await {
+    match timeout(SILENCE, following.members.leads(own)).await {
         Err(_) => Answer::Silent,
         Ok(Err(_)) => Answer::Ended,
         Ok(Ok(Said::Leads(timeline))) => Answer::Leads(timeline),
