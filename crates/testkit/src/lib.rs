@@ -27,7 +27,7 @@ pub use chance::Chance;
 pub use engine::SimulatedEngine;
 pub use networks::SimulatedNetworks;
 pub use platform::{Answer, Caller, Platform, code_in, fresh_database, token_in};
-pub use postgres::Postgres;
+pub use postgres::{Postgres, postgres_program};
 pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, eventually, images};
 pub use upstream::{Gate, Received, Script, Step, Upstream};

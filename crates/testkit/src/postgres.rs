@@ -29,15 +29,24 @@ pub struct Postgres {
 }
 
 /// One of PostgreSQL's programs, of the latest release that is there.
-fn program(name: &str) -> PathBuf {
-    let releases = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let found = releases.map(|release| release.path().join("bin").join(name)).filter(|path| path.is_file()).max();
-    found.unwrap_or_else(|| panic!("no {name} below /usr/lib/postgresql; type: script/bootstrap"))
+///
+/// # Panics
+/// Where no release has it.
+pub fn postgres_program(name: &str) -> PathBuf {
+    let entries = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let releases = entries.filter_map(|entry| {
+        let release = entry.file_name().to_str()?.parse::<u32>().ok()?;
+        Some((release, entry.path().join("bin").join(name)))
+    });
+    let found = releases.filter(|(_, path)| path.is_file()).max();
+    let (_, path) =
+        found.unwrap_or_else(|| panic!("no {name} below /usr/lib/postgresql; type: script/bootstrap --test"));
+    path
 }
 
 /// Runs such a program to its end; returns whether it did what it was to do, and what it said.
 fn ran(name: &str, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(program(name));
+    let mut command = Command::new(postgres_program(name));
     command.args(arguments).current_dir("/").stdin(Stdio::null());
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
@@ -58,7 +67,7 @@ fn run(name: &str, arguments: &[&str]) {
 
 impl Postgres {
     fn in_a_folder() -> Self {
-        // As script/test calls its own, so that it sweeps what a killed test leaves.
+        // As script/test calls its own: after three hours it ends and removes what a killed test leaves of this name.
         let folder = tempfile::Builder::new().prefix("berth-postgres-").tempdir_in("/var/tmp").expect("a folder");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).expect("a folder of nobody's");
@@ -88,6 +97,8 @@ impl Postgres {
         standby.start();
         self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("postgres", "SELECT pg_reload_conf()");
+        let awaited = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming'";
+        eventually("a standby that commits wait for", 60, || (self.sql("postgres", awaited) == "1").then_some(()));
         standby
     }
 

@@ -9,13 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use berth_testkit::Caller;
+use berth_testkit::{Answer, Caller};
 use reqwest::Method;
 use serde_json::{Value, json};
 
 const WRITERS: usize = 3;
 /// How long a client waits for an answer before it asks again.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long it may be that the service has no leader.
+const OUTAGE: Duration = Duration::from_mins(1);
 /// Between two requests of one client.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -81,8 +83,8 @@ impl Clients {
         times.windows(2).map(|two| two[1].saturating_duration_since(two[0])).max().unwrap_or_default()
     }
 
-    /// Ends them; returns what was acknowledged, and says how much there was.
-    pub fn stop(mut self) -> Vec<Told> {
+    /// Ends them, and says how much was acknowledged.
+    pub fn stop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         for thread in self.threads.drain(..) {
             thread.join().expect("a client that did not panic");
@@ -90,7 +92,6 @@ impl Clients {
         let seen = self.seen.lock().expect("no panic");
         let (written, again, reads) = (seen.written.len(), seen.again, seen.reads);
         println!("{written} writes were acknowledged, {again} requests were sent again, {reads} reads were answered");
-        seen.written.clone()
     }
 
     /// What the service took back so far: what a client saw before, and later no more.
@@ -102,8 +103,7 @@ impl Clients {
     pub async fn all(caller: &Caller) -> BTreeMap<String, BTreeSet<String>> {
         let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for page in 1.. {
-            let answer = caller.get(&format!("{}/projects?limit=100&page={page}", caller.org())).await;
-            assert_eq!(answer.status, 200, "{answer:?}");
+            let answer = served(caller, &format!("{}/projects?limit=100&page={page}", caller.org())).await;
             let data = answer.body["data"].as_array().expect("a list").clone();
             if data.is_empty() {
                 break;
@@ -126,6 +126,19 @@ impl Drop for Clients {
 fn alone(client: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(client);
+}
+
+/// What the service answers once it has a leader.
+async fn served(caller: &Caller, path: &str) -> Answer {
+    let began = Instant::now();
+    loop {
+        let answer = caller.get(path).await;
+        if answer.status != 503 || began.elapsed() > OUTAGE {
+            assert_eq!(answer.status, 200, "{answer:?}");
+            return answer;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 /// An answer within the client's patience; its status and its body.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use berth_testkit::eventually;
+use berth_testkit::{eventually, postgres_program};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -22,6 +22,9 @@ use crate::place::{Lan, Place, address};
 const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C.UTF-8")];
 const FOLDERS: &str = "/var/tmp";
 const PREFIX: &str = "berth-fleet-";
+/// What a member consists of, and what Patroni calls.
+const PROGRAMS: [&str; 9] =
+    ["etcd", "patroni", "postgres", "setpriv", "unshare", "initdb", "pg_ctl", "pg_basebackup", "pg_rewind"];
 
 /// A host with a member of etcd and one of Patroni.
 pub struct Host {
@@ -81,9 +84,9 @@ impl Cluster {
         has.filter_map(|it| it["name"].as_str()?.strip_prefix("db")?.parse().ok()).collect()
     }
 
-    /// The latest timeline on which one leads; 0 where none does.
-    pub fn timeline(&self) -> u64 {
-        self.leads().map_or(0, |(timeline, _)| timeline)
+    /// The latest timeline on which one leads, as its Patroni says.
+    pub fn timeline(&self) -> Option<u64> {
+        self.leads().map(|(timeline, _)| timeline).filter(|timeline| *timeline > 0)
     }
 
     /// The member that leads.
@@ -110,7 +113,7 @@ impl Cluster {
     pub fn switch_over(&self) {
         let leader = self.leader();
         let config = leader.own().command("ExecStart").pop().expect("a file");
-        let to = self.with_role("sync_standby").first().map(|number| format!("db{number}")).expect("a standby");
+        let to = eventually("a standby", 60, || self.with_role("sync_standby").first().map(|it| format!("db{it}")));
         let arguments = ["-c", &config, "switchover", "--force", "--candidate", &to, "berth"];
         run(Command::new("/usr/bin/patronictl").args(arguments), "");
     }
@@ -153,7 +156,7 @@ fn sweep() {
     }
 }
 
-/// Ends the processes that work in a folder, and waits for that.
+/// Ends the processes of members that work in a folder, and waits for that.
 fn end_all_in(folder: &Path) {
     eventually("the end of all in the folder", 30, || {
         let left = processes_in(folder);
@@ -164,11 +167,21 @@ fn end_all_in(folder: &Path) {
     });
 }
 
-/// The processes that work in a folder.
+/// The processes of members that work in a folder, and not the shell of who looks into it.
 fn processes_in(folder: &Path) -> Vec<i32> {
     let pids = fs::read_dir("/proc").expect("processes").flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder))).collect()
+    let is_there = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+    pids.filter(|pid| is_there(pid) && is_of_member(*pid)).collect()
+}
+
+/// Whether a process runs a program of a member's, which may be a script of Python.
+fn is_of_member(pid: i32) -> bool {
+    let line = words(pid);
+    let mut names = line.split(' ').map(|word| word.rsplit('/').next().unwrap_or(word).trim_end_matches(':'));
+    let first = names.next().unwrap_or_default();
+    let program = if first.starts_with("python") { names.next().unwrap_or_default() } else { first };
+    PROGRAMS.contains(&program)
 }
 
 /// The process that began another one.
@@ -196,11 +209,9 @@ fn run(command: &mut Command, input: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The newest version of PostgreSQL's programs that is installed.
+/// The folder of PostgreSQL's programs.
 fn programs() -> String {
-    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL's programs; type: script/bootstrap --test");
-    let version = versions.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).max();
-    format!("/usr/lib/postgresql/{}/bin", version.expect("a version"))
+    postgres_program("postgres").parent().expect("a folder").to_string_lossy().into_owned()
 }
 
 impl Host {

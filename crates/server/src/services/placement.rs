@@ -42,12 +42,14 @@ pub struct Refusal {
     pub owner: String,
     /// A sentence for each host, for administrators of the platform.
     pub hosts: Vec<String>,
+    /// Whether it ends by an operator's word, so that what can wait waits.
+    pub passes: bool,
 }
 
 impl Refusal {
     /// A refusal that is the same on every host.
     pub const fn everywhere(missing: String) -> Self {
-        Self { owner: missing, hosts: Vec::new() }
+        Self { owner: missing, hosts: Vec::new(), passes: false }
     }
 
     /// What its event says to administrators.
@@ -58,7 +60,7 @@ impl Refusal {
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
-        Self { owner: refused.for_owner(), hosts: refused.for_operator() }
+        Self { owner: refused.for_owner(), hosts: refused.for_operator(), passes: refused.passes() }
     }
 }
 
@@ -70,6 +72,10 @@ struct Standing {
 }
 
 /// Puts a machine onto one of the hosts, the service's `own` among them, or says why none takes it.
+///
+/// # Errors
+/// As for a database that does not answer where the service's own host is lost: whoever has its machines now decides for
+/// them, and nothing may fail by this one's word.
 pub async fn place(
     tx: &mut Tx,
     own: HostId,
@@ -81,6 +87,9 @@ pub async fn place(
     for row in host::all(&mut *tx).await? {
         // Nothing is put onto a host that is lost, whatever it has.
         let is_lost = row.state == State::Lost;
+        if is_lost && row.id == own {
+            return Err(DbError::Unavailable("another service has the machines of this host by now".into()));
+        }
         let promised = if is_lost { Promised::default() } else { machine::held(&mut *tx, row.id).await? };
         let has_gpus = !is_lost && wish.gpus.is_some();
         let held_gpus = if has_gpus { machine_gpu::held(&mut *tx, row.id).await? } else { BTreeSet::new() };

@@ -116,8 +116,9 @@ async fn a_cordoned_host_takes_no_new_machine_and_what_is_there_goes_on() {
     assert!(message.starts_with("insufficient_capacity: no host takes new machines now"), "{message}");
     let unplaced = told(caller, "vm.unplaced").await;
     let name = cordoned.body["name"].as_str().expect("a name");
+    let lift = "cordoned; to lift it: berth admin host uncordon";
     assert_eq!(unplaced.subject, new);
-    assert_eq!(unplaced.data["hosts"], json!([format!("host {name}: cordoned"), "host beta: lost"]));
+    assert_eq!(unplaced.data["hosts"], json!([format!("host {name}: {lift} {name}"), "host beta: lost"]));
     // What is there is stopped and started again, and the word holds on when the service starts again.
     assert_eq!(caller.act(&format!("/vms/{old}/stop")).await.status, 202);
     caller.reaches(&old, "stopped").await;

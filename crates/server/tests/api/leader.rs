@@ -199,8 +199,14 @@ async fn members_say_what_they_do_and_one_that_leads_is_waited_for() {
     let first = Postgres::started();
     let second = first.standby();
     let url = format!("postgres://berth@127.0.0.1:{},127.0.0.1:{}/berth", first.port(), second.port());
-    let said: Vec<_> = survey(&url).await.expect("members").into_iter().map(|it| it.member.said).collect();
-    assert_eq!(said, [Said::Leads(1), Said::Follows]);
+    let began = Instant::now();
+    loop {
+        let said: Vec<_> = survey(&url).await.expect("members").into_iter().map(|it| it.member.said).collect();
+        if said == [Said::Leads(1), Said::Follows] {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{said:?}");
+    }
     assert_eq!(survey("sqlite:berth.db").await.map(|members| members.len()), None);
     let alone = format!("postgres://berth@127.0.0.1:{}/berth", second.port());
     let error = Db::open(&alone).await.err().expect("an error").to_string();

@@ -48,11 +48,18 @@ impl Refused {
 
     /// A sentence for each host, for who runs the platform.
     pub fn for_operator(&self) -> Vec<String> {
-        let mut told: Vec<_> = self.hosts.iter().map(|(name, why)| format!("host {name}: {why}")).collect();
+        let mut told: Vec<_> =
+            self.hosts.iter().map(|(name, why)| format!("host {name}: {}", why.for_operator(name))).collect();
         if self.others > 0 {
             told.push(format!("and {} others", self.others));
         }
         told
+    }
+
+    /// Whether it ends by an operator's word, and no machine has to end before: the nearest hosts, which are all that has
+    /// to be asked, take no new machines now.
+    pub fn passes(&self) -> bool {
+        self.hosts.first().is_some_and(|(_, why)| matches!(why, Why::Cordoned | Why::Draining))
     }
 }
 
@@ -63,8 +70,10 @@ struct Candidate<'a> {
     count: i64,
     room: Room,
     devices: Vec<Device>,
-    /// The share that is free afterwards, of what is scarcer: processors or memory.
+    /// The share that is free afterwards, of what is scarcer.
     free: i128,
+    /// What that is: processors or memory.
+    scarcer: &'static str,
 }
 
 /// What is left of a host's memory for machines of a kind, in MiB.
@@ -93,13 +102,10 @@ pub fn place(
             Err(why) => refused.push((host, why)),
         }
     }
-    let weight = |it: &Candidate<'_>| {
-        let free = if policy == Policy::Spread { it.free } else { -it.free };
-        (it.host.at_hand, it.room == Room::Beside, it.count, free, Reverse(it.host.id.0))
-    };
-    if let Some(best) = able.iter().enumerate().max_by_key(|(_, it)| weight(it)).map(|(at, _)| at) {
-        let reason = reason(wish, &able, best, policy);
-        let best = able.swap_remove(best);
+    let best = able.iter().enumerate().max_by_key(|(_, it)| weight(it, policy)).map(|(at, _)| at);
+    if let Some(at) = best {
+        let best = able.swap_remove(at);
+        let reason = reason(wish, &best, &able, policy);
         return Ok(Placed { host: best.host.id, count: best.count, room: best.room, devices: best.devices, reason });
     }
     refused.sort_by_key(|(host, why)| (Reverse(why.passed()), host.id.0));
@@ -131,7 +137,14 @@ fn candidate<'a>(wish: &Wish<'_>, host: &'a Host<'a>, fresh: impl FnMut() -> Uui
     let devices = gpus(wish, host, fresh)?;
     let memory = share(left.offered, left.held.saturating_add(taken_mb));
     let processors = vcpu.map_or(PARTS, |(offered, held)| share(offered, held.saturating_add(wish.vcpu)));
-    Ok(Candidate { host, left, count, room, devices, free: memory.min(processors) })
+    let (free, scarcer) = if memory <= processors { (memory, "memory") } else { (processors, "processors") };
+    Ok(Candidate { host, left, count, room, devices, free, scarcer })
+}
+
+/// The largest is chosen; [`advantage`] says of the same, in the same order, what decided.
+fn weight(it: &Candidate<'_>, policy: Policy) -> (AtHand, bool, i64, i128, Reverse<Uuid>) {
+    let free = if policy == Policy::Spread { it.free } else { -it.free };
+    (it.host.at_hand, it.room == Room::Beside, it.count, free, Reverse(it.host.id.0))
 }
 
 /// Whether a host is one of those that a machine may be on at all.
@@ -206,26 +219,44 @@ fn share(offered: i64, taken: i64) -> i128 {
     i128::from(offered.saturating_sub(taken).max(0)) * PARTS / i128::from(offered.max(1))
 }
 
-/// Why this one of those that could take it.
-fn reason(wish: &Wish<'_>, able: &[Candidate<'_>], best: usize, policy: Policy) -> String {
-    let Some(it) = able.get(best) else { return String::new() };
-    let free = format!("{} of {} MiB left", (it.left.offered - it.left.held).max(0), it.left.offered);
-    let others = able.len() - 1;
-    let why = if wish.on.is_some() {
-        "its disk is there".to_owned()
-    } else if others == 0 {
-        format!("no other host can take it; {free}")
-    } else if able.iter().any(|other| other.host.at_hand < it.host.at_hand) {
-        let what = match it.host.at_hand {
+impl Candidate<'_> {
+    /// The share that stays free, of what.
+    fn stays_free(&self) -> String {
+        format!("{}.{} % of its {}", self.free * 100 / PARTS, self.free * 1000 / PARTS % 10, self.scarcer)
+    }
+}
+
+/// Why this one, and none of the others that could take it.
+fn reason(wish: &Wish<'_>, best: &Candidate<'_>, others: &[Candidate<'_>], policy: Policy) -> String {
+    let why = match others.iter().max_by_key(|other| weight(other, policy)) {
+        _ if wish.on.is_some() => "its disk is there".to_owned(),
+        Some(next) => advantage(best, next, others.len() + 1, policy),
+        None => {
+            let left = (best.left.offered - best.left.held).max(0);
+            format!("no other host can take it; {left} of {} MiB left", best.left.offered)
+        }
+    };
+    format!("host {}: {why}", best.host.name)
+}
+
+/// The first thing in which a host is before the next best one of so many.
+fn advantage(best: &Candidate<'_>, next: &Candidate<'_>, of: usize, policy: Policy) -> String {
+    let than = format!("host {}, the next best of {of}", next.host.name);
+    if best.host.at_hand != next.host.at_hand {
+        let what = match best.host.at_hand {
             AtHand::Warm => "a machine that waits for an owner",
             AtHand::Layers => "the layers that it begins with",
             AtHand::Image | AtHand::Nothing => "the image that it begins with",
         };
-        format!("it has {what}, which others of {} hosts have not", able.len())
-    } else if policy == Policy::Spread {
-        format!("the most is free there of {} hosts; {free}", able.len())
+        format!("it has {what}, which {than}, has not")
+    } else if best.room != next.room {
+        format!("no warm machine has to give way there, as one would on {than}")
+    } else if best.count != next.count {
+        format!("there is room for {} there, and for {} on {than}", best.count, next.count)
+    } else if best.free != next.free {
+        let more = if policy == Policy::Spread { "more" } else { "less" };
+        format!("{more} stays free there, {}, than on {than} ({})", best.stays_free(), next.stays_free())
     } else {
-        format!("the least is free there of {} hosts; {free}", able.len())
-    };
-    format!("host {}: {why}", it.host.name)
+        format!("it is as good as {than}, and first by its id")
+    }
 }

@@ -88,10 +88,11 @@ fn a_disk_that_is_to_be_made_needs_room_and_one_that_is_there_none() {
 
 #[test]
 fn a_host_that_takes_no_more_starts_again_what_is_there() {
-    for (state, word) in [(State::Cordoned, "cordoned"), (State::Draining, "draining")] {
+    let lift = "cordoned; to lift it: berth admin host uncordon alpha";
+    for (state, words) in [(State::Cordoned, lift), (State::Draining, "draining")] {
         let alpha = Owned { state, ..Owned::new("alpha", 1) };
         let (owner, operator) = refusal(&wish(Kind::Vm), &alpha);
-        assert_eq!(operator, format!("host alpha: {word}"));
+        assert_eq!(operator, format!("host alpha: {words}"));
         assert!(owner.starts_with("no host takes new machines now") && !owner.contains("alpha"), "{owner}");
         let again = Wish { on: Some(alpha.id), ..wish(Kind::Vm) };
         assert_eq!(alone(&again, &alpha).unwrap().reason, "host alpha: its disk is there");
@@ -101,6 +102,27 @@ fn a_host_that_takes_no_more_starts_again_what_is_there() {
     let beta = Owned::new("beta", 2);
     let elsewhere = Wish { on: Some(lost.id), ..wish(Kind::Vm) };
     assert_eq!(refusal(&elsewhere, &beta).1, "host beta: the machine's disk is on another host");
+}
+
+#[test]
+fn a_name_that_a_shell_would_take_apart_is_quoted() {
+    for (name, argument) in [("north-1.example_2", "north-1.example_2"), ("north 1", "'north 1'"), ("a'b", r"'a'\''b'")] {
+        let host = Owned { state: State::Cordoned, ..Owned::new(name, 1) };
+        let told = refusal(&wish(Kind::Vm), &host).1;
+        assert_eq!(told, format!("host {name}: cordoned; to lift it: berth admin host uncordon {argument}"));
+    }
+}
+
+#[test]
+fn a_refusal_passes_where_the_nearest_host_takes_no_more_for_now() {
+    let passes = |hosts: &[Owned]| decide(&wish(Kind::Vm), hosts, Policy::Spread).unwrap_err().passes();
+    let in_state = |state, id| Owned { state, ..Owned::new("some", id) };
+    assert!(passes(&[in_state(State::Cordoned, 1)]));
+    assert!(passes(&[in_state(State::Draining, 1), in_state(State::Lost, 2)]));
+    assert!(!passes(&[in_state(State::Lost, 1)]));
+    let full = Owned { memory_mb: 1, ..Owned::new("full", 2) };
+    assert!(!passes(&[in_state(State::Cordoned, 1), full]), "an owner reads of the lack of room");
+    assert!(!passes(&[]));
 }
 
 #[test]
@@ -132,28 +154,42 @@ fn spread_takes_the_emptiest_and_pack_the_fullest_that_has_room() {
         host.promised.vms.memory_mb = held;
     }
     let small = Wish { memory_mb: 256, ..wish(Kind::Vm) };
-    let told = "host beta: the most is free there of 3 hosts; 2048 of 2048 MiB left";
+    let told = "host beta: more stays free there, 87.5 % of its memory, than on host alpha, the next best of 3 (62.5 % of its memory)";
     assert_eq!(chosen(&small, &hosts, Policy::Spread), told);
-    let told = "host gamma: the least is free there of 3 hosts; 1024 of 2048 MiB left";
+    let told = "host gamma: less stays free there, 37.5 % of its memory, than on host alpha, the next best of 3 (62.5 % of its memory)";
     assert_eq!(chosen(&small, &hosts, Policy::Pack), told);
     let large = Wish { memory_mb: 1536, ..small };
     assert!(chosen(&large, &hosts, Policy::Pack).starts_with("host alpha: "), "gamma has no room for it");
     // The scarcer of processors and memory counts.
     hosts[1].vcpu = Some(2);
-    assert!(chosen(&small, &hosts, Policy::Spread).starts_with("host alpha: "));
+    let told = "host alpha: more stays free there, 62.5 % of its memory, than on host beta, the next best of 3 (50.0 % of its processors)";
+    assert_eq!(chosen(&small, &hosts, Policy::Spread), told);
+}
+
+#[test]
+fn more_of_what_is_wished_wins_over_what_stays_free() {
+    let mut hosts = fleet(&["alpha", "beta"]);
+    hosts[0].promised.sandboxes.memory_mb = 1024;
+    let several = Wish { most: 9, ..wish(Kind::Sandbox) };
+    let told = "host beta: there is room for 8 there, and for 4 on host alpha, the next best of 2";
+    assert_eq!(chosen(&several, &hosts, Policy::Pack), told);
 }
 
 #[test]
 fn what_is_at_hand_wins_then_what_needs_nobody_to_give_way_then_the_smaller_id() {
     let mut hosts = fleet(&["alpha", "beta", "gamma"]);
-    assert!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread).starts_with("host alpha: "));
+    let told = "host alpha: it is as good as host beta, the next best of 3, and first by its id";
+    assert_eq!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread), told);
     hosts.reverse();
-    assert!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread).starts_with("host alpha: "), "whatever the order");
+    assert_eq!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread), told, "whatever the order");
     hosts[2].promised.warm.memory_mb = hosts[2].memory_mb;
-    assert!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread).starts_with("host beta: "));
+    let told = "host beta: it is as good as host gamma, the next best of 3, and first by its id";
+    assert_eq!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread), told);
+    let told = "host beta: no warm machine has to give way there, as one would on host alpha, the next best of 2";
+    assert_eq!(chosen(&wish(Kind::Sandbox), &hosts[1..], Policy::Spread), told);
     hosts[0].at_hand = AtHand::Layers;
     hosts[0].promised.sandboxes.memory_mb = 1024;
-    let told = "host gamma: it has the layers that it begins with, which others of 3 hosts have not";
+    let told = "host gamma: it has the layers that it begins with, which host beta, the next best of 3, has not";
     assert_eq!(chosen(&wish(Kind::Sandbox), &hosts, Policy::Spread), told);
 }
 
@@ -168,7 +204,7 @@ fn of_many_hosts_the_nearest_are_told() {
     let refused = decide(&wish(Kind::Vm), &hosts, Policy::Spread).unwrap_err();
     let told = refused.for_operator();
     assert_eq!((told.len(), refused.others), (MOST_TOLD + 1, 2));
-    assert_eq!((&*told[0], &*told[1]), ("host h18: 1 of 1 MiB left, 256 wanted", "host h1: cordoned"));
+    assert_eq!((&*told[0], &*told[1]), ("host h18: 1 of 1 MiB left, 256 wanted", "host h1: cordoned; to lift it: berth admin host uncordon h1"));
     assert_eq!(told.last().map(String::as_str), Some("and 2 others"));
     assert_eq!(refused.for_owner(), "this region has 1 MiB of memory, and 256 MiB would be needed");
     let few = decide(&wish(Kind::Vm), &hosts[..MOST_TOLD], Policy::Spread).unwrap_err();

@@ -1,5 +1,6 @@
 //! Why a host does not take a machine, for who asked for it and for who runs the platform.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::super::sandbox::DISK_FULL;
@@ -113,6 +114,20 @@ impl Why {
             Self::Network(missing) | Self::Gpus(missing) => missing.clone(),
         }
     }
+
+    /// The words for who runs the platform, to go behind the host's name, and what that person types where that is enough.
+    pub fn for_operator(&self, host: &str) -> String {
+        match self {
+            Self::Cordoned => format!("{self}; to lift it: berth admin host uncordon {}", argument(host)),
+            _ => self.to_string(),
+        }
+    }
+}
+
+/// A name as a shell takes it for one word.
+fn argument(name: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    if name.chars().all(is_plain) { name.into() } else { format!("'{}'", name.replace('\'', r"'\''")).into() }
 }
 
 /// The words for who runs the platform, to go behind the host's name.

@@ -56,8 +56,8 @@ async fn ask(following: &Following, followed: Followed, connection: &mut Option<
     let own = match connection {
         Some(own) => own,
         None => {
-            let connecting = PgConnection::connect_with(&following.members.options(followed.member));
-            let Ok(Ok(connected)) = timeout(PROBE, connecting).await else { return Answer::No };
+            let options = following.members.options(followed.member);
+            let Ok(Ok(connected)) = timeout(PROBE, PgConnection::connect_with(&options)).await else { return Answer::No };
             connection.insert(connected)
         }
     };

@@ -23,6 +23,7 @@ use super::capacity::{Asked, place};
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::db::machine::{self, Machine};
+use crate::services::placement::Refusal;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
@@ -39,8 +40,8 @@ const BOOTS: i64 = 3;
 enum Begun {
     /// With this machine, for which there is room.
     Boot(Warming),
-    /// Not now: this is what the host lacks.
-    Lacks(String),
+    /// Not now: no host takes its machine.
+    Lacks(Refusal),
     /// Nobody wants it any more.
     Unwanted,
 }
@@ -214,10 +215,11 @@ impl TemplateLife {
             Begun::Boot(warming) => warming,
             Begun::Unwanted => return Ok(()),
             // What is built by now keeps its wish: the host is not full for ever.
-            Begun::Lacks(missing) if template.status == TemplateStatus::Ready => {
-                return Err(EngineError::Transient(missing).into());
+            Begun::Lacks(refusal) if template.status == TemplateStatus::Ready => {
+                return Err(EngineError::Transient(refusal.owner).into());
             }
-            Begun::Lacks(missing) => return self.cannot_be_warm(template, &missing).await,
+            Begun::Lacks(refusal) if refusal.passes => return self.warm_later(template, &refusal).await,
+            Begun::Lacks(refusal) => return self.cannot_be_warm(template, &refusal.owner).await,
         };
         fault("template", "warm", "intent").await?;
         let [top, base, ..] = warming.machine.layers[..] else {
@@ -258,10 +260,18 @@ impl TemplateLife {
         Ok(())
     }
 
+    /// No host takes its machine for now: it keeps its wish, and meanwhile is of use as far as its disk is enough.
+    async fn warm_later(&self, template: &TemplateRow, refusal: &Refusal) -> Result<(), StepError> {
+        if has_to_start(template) {
+            return self.await_a_host(template, refusal).await;
+        }
+        let message = format!("until it was booted once, its sandboxes start from the disk: {}", refusal.owner);
+        self.change(template.id, |t, now| enter(t, TemplateStatus::Ready, Some(message), now)).await
+    }
+
     /// A command that its owner gave has to work; without one, sandboxes may start from the disk.
     async fn cannot_be_warm(&self, template: &TemplateRow, reason: &str) -> Result<(), StepError> {
-        let promised = template.start_command.is_some() && template.status == TemplateStatus::Building;
-        if promised {
+        if has_to_start(template) {
             return Err(EngineError::Permanent(reason.to_owned()).into());
         }
         self.clear(template.id).await?;
@@ -280,7 +290,7 @@ impl TemplateLife {
         };
         let host = self.sandboxes.engine().capacity().await?;
         if !host.has_room(template.memory_mb) {
-            return Ok(Begun::Lacks(DISK_FULL.to_owned()));
+            return Ok(Begun::Lacks(Refusal::everywhere(DISK_FULL.to_owned())));
         }
         let (layer, memory) = (LayerId(Uuid::now_v7()), MemoryId(Uuid::now_v7()));
         let mut layers = store::layer::chain(self.sandboxes.db(), base).await?;
@@ -291,7 +301,7 @@ impl TemplateLife {
         }
         let (machine, slot) = match self.machine_of(&mut change, host).await? {
             Ok(own) => own,
-            Err(missing) => return Ok(Begun::Lacks(missing)),
+            Err(refusal) => return Ok(Begun::Lacks(refusal)),
         };
         store::layer::insert(&mut change.tx, &layer_of(template, layer, Some(base), change.now)).await?;
         let kept = MemoryRow { id: memory, layer, kind: MemoryKind::Template, bytes: 0, created_at: change.now };
@@ -322,19 +332,22 @@ impl TemplateLife {
     }
 
     /// The one machine that boots it, its start counted, and its slot: one of those that its build had, or a new one;
-    /// or what the host lacks for that.
+    /// or why no host takes it.
     async fn machine_of(
         &self,
         change: &mut Change,
         host: Capacity,
-    ) -> Result<Result<(Machine, i64), String>, StepError> {
+    ) -> Result<Result<(Machine, i64), Refusal>, StepError> {
         let (tx, template) = (&mut change.tx, &change.before);
         let mut own = store::template::machines(&mut *tx, template.id).await?;
         if own.is_empty() {
             let asked = Asked::machines((template.vcpu, template.memory_mb), 1);
             let placed = match place(tx, &self.sandboxes, host, asked).await? {
                 Ok(placed) => placed,
-                Err(refusal) => return Ok(Err(refusal.owner)),
+                Err(refusal) => {
+                    log_refusal(template, &refusal);
+                    return Ok(Err(refusal));
+                }
             };
             own = store::template::reserve(tx, template, &placed).await?;
         }
@@ -440,6 +453,23 @@ impl Change {
             store::sandbox::wake_those_of_template(&mut tx, after.id, now).await?;
         }
         Ok(tx.commit().await?)
+    }
+}
+
+/// Whether it is not ready before its owner's command has worked.
+fn has_to_start(template: &TemplateRow) -> bool {
+    template.start_command.is_some() && template.status == TemplateStatus::Building
+}
+
+/// What a template that waits for a host says.
+fn awaits(refusal: &Refusal) -> String {
+    format!("it waits: {}", refusal.owner)
+}
+
+/// Has the service's log say which host refused a machine, and why; of one that waits, once.
+fn log_refusal(template: &TemplateRow, refusal: &Refusal) {
+    if template.message.as_deref() != Some(&awaits(refusal)) {
+        tracing::warn!(template = %template.id, reason = refusal.owner, hosts = ?refusal.hosts, "no host takes a template's machine");
     }
 }
 

@@ -97,7 +97,7 @@ impl Vms {
 }
 
 /// Notes where a VM is reached.
-pub(super) fn place(vm: &mut VmRow, ports: &[InboundPort]) {
+pub(super) fn note_reach(vm: &mut VmRow, ports: &[InboundPort]) {
     let Some(ssh) = ports.first() else { return };
     let at = ssh.at.ip();
     let is_own = vm.machine.address.map(IpAddr::V4) == Some(at);

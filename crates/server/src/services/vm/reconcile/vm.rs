@@ -17,7 +17,7 @@ use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{DataDisk, GuestKeys, MachineSpec, Open};
 
-use super::reach::place;
+use super::reach::note_reach;
 use super::{StepError, fault};
 use crate::db::network::MembershipRow;
 use crate::db::{machine_gpu, network};
@@ -284,7 +284,7 @@ impl VmLife {
             vm.machine.host_boot = Some(host);
             vm.disk_places = i64::try_from(spec.disk_places).unwrap_or_default();
             opens(vm, &spec);
-            place(vm, &spec.ports);
+            note_reach(vm, &spec.ports);
             vm.guest_ready &= vm.has_memory;
             if !vm.has_memory {
                 given(vm);

@@ -57,6 +57,7 @@ impl SandboxLife {
                 }
                 // Nothing of it is lost: it stays paused.
                 let reason = format!("insufficient_capacity: {}", refusal.owner);
+                tracing::warn!(sandbox = %row.id, reason, hosts = ?refusal.hosts, "a sandbox stays paused");
                 enter(&mut row, Phase::Paused, Some(reason), seen.now);
                 row.wish = Wish::Paused;
                 tell(&mut tx, &row, "sandbox.unplaced", &refusal.event(), seen.now).await?;

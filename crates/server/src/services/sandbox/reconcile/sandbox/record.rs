@@ -119,7 +119,8 @@ impl SandboxLife {
             event::emit_to_administrators(&mut tx, row.project, "sandbox.unplaced", &subject, &data, seen.now).await?;
         }
         self.write(&mut tx, &before, row).await?;
-        tracing::warn!(sandbox = %before.id, reason, "sandbox failed");
+        let hosts = refusal.map(|refusal| tracing::field::debug(&refusal.hosts));
+        tracing::warn!(sandbox = %before.id, reason, hosts, "sandbox failed");
         Ok(tx.commit().await?)
     }
 

@@ -12,7 +12,7 @@ use super::{Seen, VmLife, making};
 use crate::db::machine::{self, Machine};
 use crate::db::{Tx, event, machine_gpu};
 use crate::services::vm::reconcile::capacity::{self, Own};
-use crate::services::vm::reconcile::reach::place;
+use crate::services::vm::reconcile::reach::note_reach;
 use crate::services::vm::reconcile::{StepError, disk, fault};
 use crate::services::vm::store::vm::VmRow;
 
@@ -67,7 +67,7 @@ impl VmLife {
         machine_gpu::reserve(&mut tx, placed.host, vm.machine.id, &placed.devices).await?;
         (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
         let ports = self.vms.inbound(&vm)?;
-        place(&mut vm, &ports);
+        note_reach(&mut vm, &ports);
         let disks = disk::place_all(&mut tx, vm.id, now).await?;
         // Told in the same breath, since it begins at once.
         vm.message = disks.first().map(making).or(vm.message);

@@ -16,7 +16,7 @@ use super::{Seen, VmLife};
 use crate::db::{Signal, Tx, event};
 use crate::services::placement::Refusal;
 use crate::services::vm::reconcile::StepError;
-use crate::services::vm::reconcile::reach::place;
+use crate::services::vm::reconcile::reach::note_reach;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::{ops, store, told};
@@ -49,6 +49,16 @@ impl fmt::Display for Failure {
                 write!(f, "insufficient_capacity: {missing}")
             }
             Self::Other(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl Failure {
+    /// A sentence for each host, where none takes it.
+    fn hosts(&self) -> Option<&[String]> {
+        match self {
+            Self::NoHost(refusal) => Some(&refusal.hosts),
+            Self::Capacity(_) | Self::Other(_) => None,
         }
     }
 }
@@ -130,7 +140,7 @@ impl VmLife {
             }
         }
         self.write(&mut tx, &before, &vm).await?;
-        tracing::warn!(vm = %vm.id, reason, "VM failed");
+        tracing::warn!(vm = %vm.id, reason, hosts = failure.hosts().map(tracing::field::debug), "VM failed");
         Ok(tx.commit().await?)
     }
 
@@ -304,7 +314,7 @@ pub(super) fn opens(vm: &mut VmRow, spec: &MachineSpec) {
 /// What a step opened. What another program has of an address that others reach is tried again: it may be gone soon, and of
 /// a shared address no owner chose the port.
 pub(super) fn opened(vm: &mut VmRow, spec: &MachineSpec, started: &Started) {
-    place(vm, &spec.ports);
+    note_reach(vm, &spec.ports);
     let is_open = |port: &&InboundPort| !spec.is_reached_by_others() || !started.taken_ports.contains(&port.to);
     vm.applied_ports = spec.ports.iter().filter(is_open).copied().collect();
     vm.applied_rules = spec.rules.clone();
