@@ -170,7 +170,7 @@ fn end_all_in(folder: &Path) {
 /// The processes of members that work in a folder, and not the shell of who looks into it.
 fn processes_in(folder: &Path) -> Vec<i32> {
     let pids = fs::read_dir("/proc").expect("processes").flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_there = |pid: &i32| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
     pids.filter(|pid| is_there(pid) && is_of_member(*pid)).collect()
 }

@@ -44,7 +44,7 @@ impl Own<'_> {
 
     /// The words of the command that starts Patroni, and with `ExecStop` of the one that ends it.
     pub fn command(&self, key: &str) -> Vec<String> {
-        let unit = self.put_into(block("[Unit]"));
+        let unit = self.put_into(block("[Unit]\nStartLimitIntervalSec=0"));
         let is_set = |line: &&str| line.strip_prefix(key).is_some_and(|rest| rest.len() > 1 && rest.starts_with('='));
         let line = unit.lines().find(is_set).unwrap_or_else(|| panic!("no {key} in the document"));
         line[key.len() + 1..].split(' ').map(str::to_owned).collect()

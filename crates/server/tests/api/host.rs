@@ -167,6 +167,51 @@ async fn a_cordoned_host_takes_no_new_sandbox_and_resumes_what_it_has() {
     assert_ne!(after, old);
 }
 
+/// Names of the templates that have their memory.
+async fn booted(platform: &Platform) -> Vec<String> {
+    let names = "SELECT name FROM sandbox_templates WHERE memory_id IS NOT NULL ORDER BY name";
+    sql(names).fetch_all(&platform.app().db).await.expect("rows")
+}
+
+/// Waits until a template has a status, and says what begins so.
+async fn says(caller: &Caller, name: &str, status: &str, words: &str) {
+    let path = format!("/sandbox_templates/{name}");
+    caller
+        .until(&format!("{name}: {status}, {words}"), async |caller| {
+            let template = caller.get(&path).await.body;
+            template["status"] == status && template["message"].as_str().unwrap_or_default().starts_with(words)
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_that_a_cordon_holds_up_is_built_and_has_its_memory_after_it() {
+    let platform = Platform::start().await;
+    let caller = &platform.admin;
+    let path = own(&platform).await;
+    let id = caller.ready_sandbox().await;
+    let taken = caller.post(&format!("/sandboxes/{id}/snapshots"), json!({})).await.id();
+    let snapshot = format!("/snapshots/{taken}");
+    caller.until("the snapshot", async |caller| caller.get(&snapshot).await.body["status"] == "Ready").await;
+    assert_eq!(caller.act(&format!("{path}/cordon")).await.status, 202);
+    platform.sandboxes.rebuild_base();
+    let from_disk = "until it was booted once, its sandboxes start from the disk: no host takes new machines now";
+    let waits = "it waits: no host takes new machines now";
+    says(caller, "base", "ready", from_disk).await;
+    let made = json!({"name": "kept", "from_snapshot": taken, "start_command": "true"});
+    assert_eq!(caller.post("/sandbox_templates", made).await.status, 201);
+    says(caller, "kept", "building", waits).await;
+    let made = json!({"name": "built", "dockerfile": "FROM base\nRUN x", "vcpu": 1, "memory_mb": 512, "disk_gb": 10});
+    assert_eq!(caller.post("/sandbox_templates", made).await.status, 201);
+    says(caller, "built", "building", waits).await;
+    assert_eq!(booted(&platform).await, Vec::<String>::new());
+    assert_eq!(caller.act(&format!("{path}/uncordon")).await.status, 202);
+    caller.until("their memories", async |_| booted(&platform).await == ["base", "built", "kept"]).await;
+    for name in ["base", "built", "kept"] {
+        says(caller, name, "ready", "").await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_said_of_a_host_stays_and_stands_in_the_audit_log_once() {
     let platform = Platform::start().await;

@@ -56,8 +56,8 @@ impl Refused {
         told
     }
 
-    /// Whether it ends by an operator's word, and no machine has to end before: the nearest hosts, which are all that has
-    /// to be asked, take no new machines now.
+    /// Whether it ends by an operator's word: the host that comes nearest takes no new machines for now, and lacks
+    /// nothing else that was asked of it before. What can wait for that need not fail.
     pub fn passes(&self) -> bool {
         self.hosts.first().is_some_and(|(_, why)| matches!(why, Why::Cordoned | Why::Draining))
     }

@@ -2,8 +2,9 @@
 //!
 //! [`place`] reads a wish and the hosts as they stand, and does nothing. A host is refused by the first filter that it does
 //! not pass ([`Why`]), so that an operator reads of each what would have to change. Among those that pass, one where
-//! more of what the machine begins with is at hand wins, then one where no warm machine has to give way, then what the
-//! policy says, then the smaller id: the same fleet has the same answer, whatever the order of its hosts.
+//! more of what the machine begins with is at hand wins, then one where no warm machine has to give way, then one with
+//! room for more of what is wished, then what the policy says, then the smaller id: the same fleet has the same answer,
+//! whatever the order of its hosts.
 //!
 //! A machine that is somewhere already stays there, since its disk is there: a host that takes no new machines
 //! starts it again.

@@ -106,7 +106,8 @@ fn a_host_that_takes_no_more_starts_again_what_is_there() {
 
 #[test]
 fn a_name_that_a_shell_would_take_apart_is_quoted() {
-    for (name, argument) in [("north-1.example_2", "north-1.example_2"), ("north 1", "'north 1'"), ("a'b", r"'a'\''b'")] {
+    for (name, argument) in [("north-1.example_2", "north-1.example_2"), ("north 1", "'north 1'"), ("a'b", r"'a'\''b'")]
+    {
         let host = Owned { state: State::Cordoned, ..Owned::new(name, 1) };
         let told = refusal(&wish(Kind::Vm), &host).1;
         assert_eq!(told, format!("host {name}: cordoned; to lift it: berth admin host uncordon {argument}"));
@@ -154,15 +155,18 @@ fn spread_takes_the_emptiest_and_pack_the_fullest_that_has_room() {
         host.promised.vms.memory_mb = held;
     }
     let small = Wish { memory_mb: 256, ..wish(Kind::Vm) };
-    let told = "host beta: more stays free there, 87.5 % of its memory, than on host alpha, the next best of 3 (62.5 % of its memory)";
+    let told = "host beta: more stays free there, 87.5 % of its memory, than on host alpha, the next best of 3 \
+                (62.5 % of its memory)";
     assert_eq!(chosen(&small, &hosts, Policy::Spread), told);
-    let told = "host gamma: less stays free there, 37.5 % of its memory, than on host alpha, the next best of 3 (62.5 % of its memory)";
+    let told = "host gamma: less stays free there, 37.5 % of its memory, than on host alpha, the next best of 3 \
+                (62.5 % of its memory)";
     assert_eq!(chosen(&small, &hosts, Policy::Pack), told);
     let large = Wish { memory_mb: 1536, ..small };
     assert!(chosen(&large, &hosts, Policy::Pack).starts_with("host alpha: "), "gamma has no room for it");
     // The scarcer of processors and memory counts.
     hosts[1].vcpu = Some(2);
-    let told = "host alpha: more stays free there, 62.5 % of its memory, than on host beta, the next best of 3 (50.0 % of its processors)";
+    let told = "host alpha: more stays free there, 62.5 % of its memory, than on host beta, the next best of 3 \
+                (50.0 % of its processors)";
     assert_eq!(chosen(&small, &hosts, Policy::Spread), told);
 }
 
@@ -204,7 +208,10 @@ fn of_many_hosts_the_nearest_are_told() {
     let refused = decide(&wish(Kind::Vm), &hosts, Policy::Spread).unwrap_err();
     let told = refused.for_operator();
     assert_eq!((told.len(), refused.others), (MOST_TOLD + 1, 2));
-    assert_eq!((&*told[0], &*told[1]), ("host h18: 1 of 1 MiB left, 256 wanted", "host h1: cordoned; to lift it: berth admin host uncordon h1"));
+    assert_eq!(
+        (&*told[0], &*told[1]),
+        ("host h18: 1 of 1 MiB left, 256 wanted", "host h1: cordoned; to lift it: berth admin host uncordon h1")
+    );
     assert_eq!(told.last().map(String::as_str), Some("and 2 others"));
     assert_eq!(refused.for_owner(), "this region has 1 MiB of memory, and 256 MiB would be needed");
     let few = decide(&wish(Kind::Vm), &hosts[..MOST_TOLD], Policy::Spread).unwrap_err();

@@ -81,7 +81,7 @@ mod tests {
     }
 
     fn away() -> Said {
-        Said::Nothing("is away".into())
+        Said::Away("is away".into())
     }
 
     #[test]

@@ -21,8 +21,6 @@ const LEADS: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE CAST(0 
 const LEADS_ON: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN NULL \
                         ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END, \
                         system_identifier FROM pg_control_system()";
-/// What stands before a server's own sentence.
-pub(super) const REFUSES: &str = "refuses:";
 /// Timelines that there are: PostgreSQL counts them in 32 bits.
 const TIMELINES: std::ops::RangeInclusive<i64> = 1..=0xffff_ffff;
 /// Whom a commit of this user waits for, and how many members are told of each change. Who asks may not see which.
@@ -75,8 +73,10 @@ pub enum Said {
     Leads(i64),
     /// It is a standby, which takes no writes.
     Follows,
-    /// It does not answer, or refuses; the sentence goes on after its name.
-    Nothing(String),
+    /// Nobody can talk to it; the sentence goes on after its name.
+    Away(String),
+    /// It answers, and is of no use; the sentence goes on after its name.
+    Refuses(String),
 }
 
 /// A member and what it said.
@@ -94,8 +94,8 @@ impl Members {
         let asked = self.all.iter().map(|options| async move {
             let place = place(options);
             let said = timeout(patience, self.ask_one(options)).await;
-            let said = said.unwrap_or_else(|_| Ok(Said::Nothing(format!("did not answer within {patience:?}"))));
-            Member { place, said: said.unwrap_or_else(|error| Said::Nothing(told(error))) }
+            let said = said.unwrap_or_else(|_| Ok(Said::Away(format!("did not answer within {patience:?}"))));
+            Member { place, said: said.unwrap_or_else(told) }
         });
         join_all(asked).await
     }
@@ -133,14 +133,14 @@ impl Members {
         let row = connection.fetch_one(if self.is_cluster() { LEADS_ON } else { LEADS }).await?;
         let (timeline, system): (Option<i64>, i64) = (row.try_get(0)?, row.try_get(1)?);
         if self.system.get().is_some_and(|own| *own != system) {
-            return Ok(Said::Nothing(
+            return Ok(Said::Refuses(
                 "belongs to another cluster; correct database_url, or whoever has its address".into(),
             ));
         }
         Ok(match timeline {
             None => Said::Follows,
             Some(timeline) if self.is_cluster() && !TIMELINES.contains(&timeline) => {
-                Said::Nothing(format!("says that it leads on timeline {timeline}, which cannot be"))
+                Said::Refuses(format!("says that it leads on timeline {timeline}, which cannot be"))
             }
             Some(timeline) => Said::Leads(timeline),
         })
@@ -171,17 +171,17 @@ fn place(options: &PgConnectOptions) -> String {
 }
 
 /// Why a member is of no use, after its name.
-fn told(error: sqlx::Error) -> String {
-    let text = match error {
-        sqlx::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            format!("refuses connections; is it running? ({error})")
-        }
-        sqlx::Error::Io(error) => format!("cannot be reached: {error}"),
-        sqlx::Error::Database(error) => format!("{REFUSES} {}", error.message()),
-        error => error.to_string(),
-    };
+fn told(error: sqlx::Error) -> Said {
     // What a server says ends up at a terminal.
-    text.replace(char::is_control, " ")
+    let plain = |text: String| text.replace(char::is_control, " ");
+    match error {
+        sqlx::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Said::Away(format!("refuses connections; is it running? ({error})"))
+        }
+        sqlx::Error::Io(error) => Said::Away(format!("cannot be reached: {error}")),
+        sqlx::Error::Database(error) => Said::Refuses(plain(format!("refuses: {}", error.message()))),
+        error => Said::Refuses(plain(format!("cannot be talked to: {error}"))),
+    }
 }
 
 /// Whom the commits of a leader wait for.
@@ -234,7 +234,10 @@ async fn waits(options: &PgConnectOptions) -> Waits {
     };
     match timeout(PROBE, asked).await {
         Err(_) => Waits::Unknown(format!("did not answer within {PROBE:?}")),
-        Ok(Err(error)) => Waits::Unknown(told(error)),
+        Ok(Err(error)) => match told(error) {
+            Said::Away(why) | Said::Refuses(why) => Waits::Unknown(why),
+            Said::Leads(_) | Said::Follows => Waits::Unknown("says something else".into()),
+        },
         Ok(Ok((names, _))) if names.is_empty() => Waits::ForNobody,
         Ok(Ok((names, 0))) => Waits::InVain(names),
         Ok(Ok((names, _))) => Waits::For(names),
@@ -244,7 +247,7 @@ async fn waits(options: &PgConnectOptions) -> Waits {
 /// What each member says, where none is followed that leads on this timeline or a later one.
 pub(super) fn none_leads(said: &[Member], known: i64) -> String {
     let of = |member: &Member| match &member.said {
-        Said::Nothing(why) => format!("{} {why}", member.place),
+        Said::Away(why) | Said::Refuses(why) => format!("{} {why}", member.place),
         Said::Follows => format!("{} is a standby, which takes no writes", member.place),
         Said::Leads(timeline) if *timeline < known => format!(
             "{} leads on timeline {timeline}, and {known} was followed before; to follow it in spite of what would be lost, \
@@ -306,7 +309,7 @@ mod tests {
     #[test]
     fn each_member_says_why_it_does_not_lead() {
         let member = |place: &str, said| Member { place: place.into(), said };
-        let away = Said::Nothing("did not answer within 2s".into());
+        let away = Said::Away("did not answer within 2s".into());
         let text = none_leads(&[member("a", Said::Follows), member("b", away), member("c", Said::Leads(3))], 4);
         for part in ["a is a standby, which takes no writes; b did not", "c leads on timeline 3, and 4 was followed"] {
             assert!(text.contains(part), "{text}");

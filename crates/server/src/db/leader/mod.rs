@@ -34,8 +34,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::choice::{Followed, choose};
 pub(super) use self::members::Members;
+use self::members::none_leads;
 pub use self::members::{Member, Said, Surveyed, Waits, survey};
-use self::members::{REFUSES, none_leads};
 use super::{DbError, ONE_WRITER};
 
 /// How long a service that begins waits for a cluster to have a leader. An election takes at most 20 s where Patroni keeps it.
@@ -181,8 +181,7 @@ async fn first(members: &Members, patience: Duration) -> Result<Followed, DbErro
         }
         let none = none_leads(&said, 0);
         if !members.is_cluster() || began.elapsed() > ELECTION {
-            let refuses =
-                said.iter().all(|member| matches!(&member.said, Said::Nothing(why) if why.starts_with(REFUSES)));
+            let refuses = said.iter().all(|member| matches!(member.said, Said::Refuses(_)));
             return Err(if refuses { DbError::Other(none) } else { DbError::Unavailable(none) });
         }
         if !std::mem::replace(&mut is_told, true) {

@@ -57,7 +57,9 @@ async fn ask(following: &Following, followed: Followed, connection: &mut Option<
         Some(own) => own,
         None => {
             let options = following.members.options(followed.member);
-            let Ok(Ok(connected)) = timeout(PROBE, PgConnection::connect_with(&options)).await else { return Answer::No };
+            let Ok(Ok(connected)) = timeout(PROBE, PgConnection::connect_with(&options)).await else {
+                return Answer::No;
+            };
             connection.insert(connected)
         }
     };

@@ -4,6 +4,7 @@
 
 mod build;
 mod platform;
+mod unplaced;
 
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use platform::keep_adopted;
+use unplaced::{has_to_start, log_refusal};
 
 use super::capacity::{Asked, place};
 use super::{StepError, fault};
@@ -260,15 +262,6 @@ impl TemplateLife {
         Ok(())
     }
 
-    /// No host takes its machine for now: it keeps its wish, and meanwhile is of use as far as its disk is enough.
-    async fn warm_later(&self, template: &TemplateRow, refusal: &Refusal) -> Result<(), StepError> {
-        if has_to_start(template) {
-            return self.await_a_host(template, refusal).await;
-        }
-        let message = format!("until it was booted once, its sandboxes start from the disk: {}", refusal.owner);
-        self.change(template.id, |t, now| enter(t, TemplateStatus::Ready, Some(message), now)).await
-    }
-
     /// A command that its owner gave has to work; without one, sandboxes may start from the disk.
     async fn cannot_be_warm(&self, template: &TemplateRow, reason: &str) -> Result<(), StepError> {
         if has_to_start(template) {
@@ -453,23 +446,6 @@ impl Change {
             store::sandbox::wake_those_of_template(&mut tx, after.id, now).await?;
         }
         Ok(tx.commit().await?)
-    }
-}
-
-/// Whether it is not ready before its owner's command has worked.
-fn has_to_start(template: &TemplateRow) -> bool {
-    template.start_command.is_some() && template.status == TemplateStatus::Building
-}
-
-/// What a template that waits for a host says.
-fn awaits(refusal: &Refusal) -> String {
-    format!("it waits: {}", refusal.owner)
-}
-
-/// Has the service's log say which host refused a machine, and why; of one that waits, once.
-fn log_refusal(template: &TemplateRow, refusal: &Refusal) {
-    if template.message.as_deref() != Some(&awaits(refusal)) {
-        tracing::warn!(template = %template.id, reason = refusal.owner, hosts = ?refusal.hosts, "no host takes a template's machine");
     }
 }
 

@@ -127,12 +127,12 @@ async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result
     let mut tx = sandboxes.db().begin().await?;
     let Some(template) = store::template::of_memory(&mut tx, memory).await? else { return Ok(None) };
     let asked = Asked { makes_disk: true, ..Asked::machines((template.vcpu, template.memory_mb), 1) };
-    let refused = match place(&mut tx, sandboxes, host, asked).await? {
+    let found = match place(&mut tx, sandboxes, host, asked).await? {
         Ok(placed) if placed.room == Room::Beside => Ok(placed),
         Ok(_) => Err("the host has no room for one".to_owned()),
         Err(refusal) => Err(format!("no host takes one: {}", refusal.hosts.join("; "))),
     };
-    let placed = refused.map_err(EngineError::Transient)?;
+    let placed = found.map_err(EngineError::Transient)?;
     let layer = LayerId(Uuid::now_v7());
     let (org, project) = (template.org, template.project);
     let row = LayerRow { id: layer, parent: template.layer, org, project, frozen: false, made: false, created_at: now };

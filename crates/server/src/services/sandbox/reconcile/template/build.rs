@@ -14,8 +14,7 @@ use berth_host::sandbox::build::Log;
 use berth_host::sandbox::{Build, BuildSpec, Built, DISK_FULL, Named, Stage};
 use tokio_util::sync::CancellationToken;
 
-use super::{StepError, TemplateLife, awaits, log_refusal};
-use crate::services::placement::Refusal;
+use super::{StepError, TemplateLife};
 use crate::services::sandbox::ops::template::USER;
 use crate::services::sandbox::reconcile::capacity::{Asked, place};
 use crate::services::sandbox::store;
@@ -145,7 +144,7 @@ impl TemplateLife {
         self.stop.is_cancelled() || row.is_ok_and(|row| row.is_none_or(|row| row.status != template.status))
     }
 
-    async fn later(
+    pub(super) async fn later(
         &self,
         template: &TemplateRow,
         reason: &str,
@@ -160,20 +159,6 @@ impl TemplateLife {
         Ok(None)
     }
 
-    /// No host takes its machines: it waits where that passes, else it cannot be built.
-    async fn refused<T>(&self, template: &TemplateRow, refusal: Refusal) -> Result<Option<T>, StepError> {
-        if !refusal.passes {
-            return Err(EngineError::NoCapacity(refusal.owner).into());
-        }
-        self.await_a_host(template, &refusal).await?;
-        Ok(None)
-    }
-
-    /// Waits until a host takes new machines again; its own time begins then.
-    pub(super) async fn await_a_host(&self, template: &TemplateRow, refusal: &Refusal) -> Result<(), StepError> {
-        self.later(template, &awaits(refusal), |t, now| t.status_since = now).await.map(drop)
-    }
-
     /// Reserves as many of `most` machines as there is room for. None if it is not to be built any more.
     async fn reserve(&self, template: &TemplateRow, most: usize) -> Result<Option<Vec<Stage>>, StepError> {
         let host = self.sandboxes.engine().capacity().await?;
@@ -186,9 +171,8 @@ impl TemplateLife {
             let placed = match place(&mut change.tx, &self.sandboxes, host, asked).await? {
                 Ok(placed) => placed,
                 Err(refusal) => {
-                    log_refusal(template, &refusal);
                     drop(change);
-                    return self.refused(template, refusal).await;
+                    return self.refused(template, refusal).await.map(|()| None);
                 }
             };
             machines = store::template::reserve(&mut change.tx, template, &placed).await?;
