@@ -53,15 +53,12 @@ impl Following {
 }
 
 async fn ask(following: &Following, followed: Followed, connection: &mut Option<PgConnection>) -> Answer {
-    let own = match connection {
-        Some(own) => own,
-        None => {
-            let options = following.members.options(followed.member);
-            let Ok(Ok(connected)) = timeout(PROBE, PgConnection::connect_with(&options)).await else {
-                return Answer::No;
-            };
-            connection.insert(connected)
-        }
+    let own = if let Some(own) = connection {
+        own
+    } else {
+        let options = following.members.options(followed.member);
+        let Ok(Ok(connected)) = timeout(PROBE, PgConnection::connect_with(&options)).await else { return Answer::No };
+        connection.insert(connected)
     };
     match timeout(SILENCE, following.members.leads(own)).await {
         Err(_) => Answer::Silent,
