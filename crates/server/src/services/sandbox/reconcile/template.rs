@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use platform::keep_adopted;
-use unplaced::{has_to_start, log_refusal};
 
 use super::capacity::{Asked, place};
 use super::{StepError, fault};
@@ -264,7 +263,7 @@ impl TemplateLife {
 
     /// A command that its owner gave has to work; without one, sandboxes may start from the disk.
     async fn cannot_be_warm(&self, template: &TemplateRow, reason: &str) -> Result<(), StepError> {
-        if has_to_start(template) {
+        if Self::has_to_start(template) {
             return Err(EngineError::Permanent(reason.to_owned()).into());
         }
         self.clear(template.id).await?;
@@ -338,7 +337,7 @@ impl TemplateLife {
             let placed = match place(tx, &self.sandboxes, host, asked).await? {
                 Ok(placed) => placed,
                 Err(refusal) => {
-                    log_refusal(template, &refusal);
+                    Self::log_refusal(template, &refusal);
                     return Ok(Err(refusal));
                 }
             };

@@ -13,7 +13,7 @@ use crate::services::sandbox::store::template::TemplateRow;
 impl TemplateLife {
     /// No host takes the machines of a build: it waits where that passes, else it cannot be built.
     pub(super) async fn refused(&self, template: &TemplateRow, refusal: Refusal) -> Result<(), StepError> {
-        log_refusal(template, &refusal);
+        Self::log_refusal(template, &refusal);
         if refusal.passes {
             return self.await_a_host(template, &refusal).await;
         }
@@ -22,7 +22,7 @@ impl TemplateLife {
 
     /// No host takes the machine that boots it, for now: meanwhile it is of use as far as its disk is enough.
     pub(super) async fn warm_later(&self, template: &TemplateRow, refusal: &Refusal) -> Result<(), StepError> {
-        if has_to_start(template) {
+        if Self::has_to_start(template) {
             return self.await_a_host(template, refusal).await;
         }
         let message = Some(begins_cold(refusal));
@@ -33,11 +33,20 @@ impl TemplateLife {
     async fn await_a_host(&self, template: &TemplateRow, refusal: &Refusal) -> Result<(), StepError> {
         self.later(template, &awaits(refusal), |t, now| t.status_since = now).await.map(drop)
     }
-}
 
-/// Whether it is not ready before its owner's command has worked.
-pub(super) fn has_to_start(template: &TemplateRow) -> bool {
-    template.start_command.is_some() && template.status == TemplateStatus::Building
+    /// Whether it is not ready before its owner's command has worked.
+    pub(super) fn has_to_start(template: &TemplateRow) -> bool {
+        template.start_command.is_some() && template.status == TemplateStatus::Building
+    }
+
+    /// Has the service's log say which host refused a machine, and why; of one that waits, once.
+    pub(super) fn log_refusal(template: &TemplateRow, refusal: &Refusal) {
+        let is_told = |message: &String| [awaits(refusal), begins_cold(refusal)].contains(message);
+        if !template.message.as_ref().is_some_and(is_told) {
+            let (reason, hosts) = (&refusal.owner, &refusal.hosts);
+            tracing::warn!(template = %template.id, reason, ?hosts, "no host takes a template's machine");
+        }
+    }
 }
 
 /// What a template that waits for a host says.
@@ -48,13 +57,4 @@ fn awaits(refusal: &Refusal) -> String {
 /// What one says that is ready before it was booted.
 fn begins_cold(refusal: &Refusal) -> String {
     format!("until it was booted once, its sandboxes start from the disk: {}", refusal.owner)
-}
-
-/// Has the service's log say which host refused a machine, and why; of one that waits, once.
-pub(super) fn log_refusal(template: &TemplateRow, refusal: &Refusal) {
-    let is_told = |message: &String| [awaits(refusal), begins_cold(refusal)].contains(message);
-    if !template.message.as_ref().is_some_and(is_told) {
-        let (reason, hosts) = (&refusal.owner, &refusal.hosts);
-        tracing::warn!(template = %template.id, reason, ?hosts, "no host takes a template's machine");
-    }
 }
