@@ -146,10 +146,13 @@ impl Members {
         })
     }
 
-    /// Notes which cluster a member belongs to: members of others are not followed from then on.
+    /// Notes which cluster a member belongs to, where there is one: members of others are not followed from then on.
     pub(super) async fn settle(&self, member: usize) -> Result<(), sqlx::Error> {
+        if !self.is_cluster() {
+            return Ok(());
+        }
         let mut connection = PgConnection::connect_with(&self.all[member]).await?;
-        let row = connection.fetch_one(if self.is_cluster() { LEADS_ON } else { LEADS }).await?;
+        let row = connection.fetch_one(LEADS_ON).await?;
         // One that was noted before stays.
         let _ = self.system.set(row.try_get(1)?);
         let _ = connection.close().await;

@@ -168,14 +168,12 @@ async fn first(members: &Members, patience: Duration) -> Result<Followed, DbErro
     let (began, mut is_told) = (Instant::now(), false);
     loop {
         let said = members.ask(patience).await;
-        if let Some(found) = choose(&said, Followed::default()) {
+        if let Some(found) = choose(&said, Followed::default())
+            && members.settle(found.member).await.is_ok()
+        {
             if members.is_cluster() {
-                members.settle(found.member).await?;
-                tracing::info!(
-                    leader = members.place(found.member),
-                    timeline = found.timeline,
-                    "found the database's leader"
-                );
+                let leader = members.place(found.member);
+                tracing::info!(leader, timeline = found.timeline, "found the database's leader");
             }
             return Ok(found);
         }
