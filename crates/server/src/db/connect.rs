@@ -13,7 +13,7 @@ use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use tokio::time::timeout;
 
-use super::leader::{Leader, Members};
+use super::leader::{self, Leader, Members, Surveyed};
 use super::{DbError, Pools};
 
 /// Connections that read at the same time.
@@ -64,6 +64,14 @@ pub fn disk_of(url: &str) -> Option<PathBuf> {
             Some(path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")).into())
         }
         Address::Server(_) => None,
+    }
+}
+
+/// The members of a server's cluster and what they say now; nothing where the address is a file's.
+pub async fn survey(url: &str) -> Option<Vec<Surveyed>> {
+    match read(url).ok()? {
+        Address::Server(url) => Some(leader::survey(&url.parse().ok()?).await),
+        Address::File(_) => None,
     }
 }
 

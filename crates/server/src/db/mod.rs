@@ -42,8 +42,8 @@ use sqlx::sqlite::SqlitePool;
 use tokio::sync::broadcast;
 
 pub use authority::Authority;
-pub use connect::{check_address, copy, disk_of};
-pub use leader::{Member, Said, Surveyed, Waits, survey};
+pub use connect::{check_address, copy, disk_of, survey};
+pub use leader::{Member, Said, Surveyed, Waits};
 pub use query::{On, PageQuery, Query, Value, page_of, sql};
 pub use row::{FromRow, Row};
 

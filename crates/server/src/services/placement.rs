@@ -95,16 +95,13 @@ pub async fn place(
         let held_gpus = if has_gpus { machine_gpu::held(&mut *tx, row.id).await? } else { BTreeSet::new() };
         standing.push(Standing { row, promised, held_gpus });
     }
-    let fleet: Vec<_> = standing
-        .iter()
-        .map(|it| if it.row.id == own { it.own(now, overcommit) } else { it.other(wish.kind, now, overcommit) })
-        .collect();
+    let fleet: Vec<_> = standing.iter().map(|it| it.host(own, wish.kind, now, overcommit)).collect();
     Ok(decide(wish, &fleet, Policy::default(), Uuid::now_v7).map_err(Refusal::from))
 }
 
 impl Standing {
     /// A host by its row alone.
-    fn other(&self, kind: Kind, now: &Now<'_>, overcommit: Overcommit) -> Host<'_> {
+    fn by_row(&self, kind: Kind, now: &Now<'_>, overcommit: Overcommit) -> Host<'_> {
         let (word, factor) = match kind {
             Kind::Vm => ("vm", overcommit.vm),
             Kind::Sandbox => ("sandbox", overcommit.sandbox),
@@ -130,25 +127,25 @@ impl Standing {
         }
     }
 
-    /// The service's own host, which has every image and layer of the database.
-    fn own<'a>(&'a self, now: &Now<'a>, overcommit: Overcommit) -> Host<'a> {
-        let row = &self.row;
+    /// A host as far as the service knows it: its `own` has every image and layer of the database.
+    fn host<'a>(&'a self, own: HostId, kind: Kind, now: &Now<'a>, overcommit: Overcommit) -> Host<'a> {
+        let by_row = self.by_row(kind, now, overcommit);
+        if self.row.id != own {
+            return by_row;
+        }
         Host {
-            id: row.id,
-            name: row.name(),
-            state: row.state(),
-            regions: &row.regions,
-            labels: &row.labels,
             vcpu: now.vcpu,
             memory_mb: now.memory_mb,
-            most_sandboxes: now.most_sandboxes,
-            overcommit,
-            promised: self.promised,
             disk: now.disk,
             gpus: now.gpus,
-            held_gpus: &self.held_gpus,
             lacks_network: now.lacks_network,
             at_hand: AtHand::Layers,
+            ..by_row
         }
     }
+}
+
+/// What the event of a machine that was put somewhere says to administrators.
+pub fn placed_event(host: HostId, reason: &str) -> serde_json::Value {
+    json!({ "host_id": host, "reason": reason })
 }

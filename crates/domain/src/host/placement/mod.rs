@@ -18,6 +18,6 @@ pub use why::Why;
 pub use wish::{AtHand, Disk, Host, Kind, Overcommit, Policy, Promised, Room, Sum, Wish, WishedGpus};
 
 #[cfg(test)]
-mod properties;
+mod properties_tests;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use uuid::Uuid;
 
-use super::properties::{Owned, wish};
+use super::properties_tests::{Owned, wish};
 use super::*;
 use crate::host::State;
 

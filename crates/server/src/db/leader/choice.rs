@@ -22,6 +22,16 @@ pub(super) enum Answer {
     Silent,
 }
 
+impl Answer {
+    /// The leader as it is now, where it leads on no earlier timeline than it was followed on.
+    pub(super) fn leads(self, followed: Followed) -> Option<Followed> {
+        match self {
+            Self::Leads(timeline) if timeline >= followed.timeline => Some(Followed { timeline, ..followed }),
+            _ => None,
+        }
+    }
+}
+
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Move {
@@ -55,12 +65,13 @@ pub(super) fn choose(members: &[Member], followed: Followed) -> Option<Followed>
 pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], has_answered: bool) -> Move {
     let found = choose(said, followed);
     let another = found.filter(|found| found.member != followed.member);
+    if let Some(own) = answer.leads(followed) {
+        return another.filter(|another| another.timeline > own.timeline).map_or(Move::Stay(own), Move::Follow);
+    }
+    if let Some(another) = another {
+        return Move::Follow(another);
+    }
     match answer {
-        Answer::Leads(timeline) if timeline >= followed.timeline => match another {
-            Some(another) if another.timeline > timeline => Move::Follow(another),
-            _ => Move::Stay(Followed { timeline, ..followed }),
-        },
-        _ if another.is_some() => another.map_or(Move::Wait, Move::Follow),
         Answer::Ended | Answer::Silent if has_answered => Move::Wait,
         Answer::Silent if found.is_none() => Move::GiveUp,
         Answer::Ended | Answer::Silent => Move::Renew,

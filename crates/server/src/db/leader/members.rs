@@ -211,19 +211,15 @@ pub struct Surveyed {
     pub is_verified: bool,
 }
 
-/// The members of a cluster and what they say now; nothing where the address is not a server's.
-pub async fn survey(url: &str) -> Option<Vec<Surveyed>> {
-    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-        return None;
-    }
-    let members: Members = url.parse().ok()?;
+/// The members of a cluster and what they say now.
+pub(in crate::db) async fn survey(members: &Members) -> Vec<Surveyed> {
     let (said, is_cluster) = (members.ask(PROBE).await, members.is_cluster());
     let surveyed = said.into_iter().zip(&members.all).map(|(member, options)| async move {
         let leads = is_cluster && matches!(member.said, Said::Leads(_));
         let waits = if leads { Some(waits(options).await) } else { None };
         Surveyed { member, waits, is_verified: is_verified(options) }
     });
-    Some(join_all(surveyed).await)
+    join_all(surveyed).await
 }
 
 async fn waits(options: &PgConnectOptions) -> Waits {

@@ -33,9 +33,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::choice::{Followed, choose};
-pub(super) use self::members::Members;
 use self::members::none_leads;
-pub use self::members::{Member, Said, Surveyed, Waits, survey};
+pub use self::members::{Member, Said, Surveyed, Waits};
+pub(super) use self::members::{Members, survey};
 use super::{DbError, ONE_WRITER};
 
 /// How long a service that begins waits for a cluster to have a leader. An election takes at most 20 s where Patroni keeps it.

@@ -29,8 +29,11 @@ pub(super) async fn watch(following: Arc<Following>) {
         let answers = link.answers();
         let answer = ask(&following, followed, &mut connection).await;
         let among_all = following.members.is_cluster() && look.is_multiple_of(LOOKS);
-        let leads = matches!(answer, Answer::Leads(timeline) if timeline >= followed.timeline);
-        let said = if leads && !among_all { Vec::new() } else { following.members.ask(PROBE).await };
+        let said = if answer.leads(followed).is_some() && !among_all {
+            Vec::new()
+        } else {
+            following.members.ask(PROBE).await
+        };
         let next = next(followed, answer, &said, link.answers() != answers);
         if !matches!(next, Move::Stay(_)) {
             connection = None;

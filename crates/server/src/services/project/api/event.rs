@@ -21,7 +21,7 @@ use crate::db::tenant::Tenant;
 use crate::http::auth::{Onlooker, Watch};
 use crate::http::envelope::ErrorBody;
 use crate::http::reply::{self, Reply};
-use crate::services::project::store::event::{EventRow, Reader};
+use crate::services::project::store::event::{Audience, EventRow};
 use crate::services::project::{Projects, store};
 
 /// Events read at a time.
@@ -55,8 +55,9 @@ pub(super) async fn stream_events(
 ) -> Reply<Response> {
     let tenant = Tenant::from(&scope);
     let mut signals = projects.db.watch();
-    let reader = if scope.caller.is_administrator() { Reader::Administrator } else { Reader::Member };
-    let (mut seq, gap) = begin(&projects, (tenant, reader), &headers).await?;
+    let is_administrator = scope.caller.is_administrator();
+    let audience = if is_administrator { Audience::Administrators } else { Audience::Members };
+    let (mut seq, gap) = begin(&projects, (tenant, audience), &headers).await?;
     let events = stream! {
         if let Some(gap) = gap {
             yield gap;
@@ -68,7 +69,7 @@ pub(super) async fn stream_events(
             }
         });
         loop {
-            let rows = match store::event::after(&projects.db, (tenant, reader), seq, BATCH).await {
+            let rows = match store::event::after(&projects.db, (tenant, audience), seq, BATCH).await {
                 Ok(rows) => rows,
                 Err(error) => {
                     tracing::warn!(%error, "events cannot be read; the stream ends");
@@ -109,7 +110,7 @@ pub(super) async fn stream_events(
 /// The number after which a reader reads on, and the first event for it, if any.
 async fn begin(
     projects: &Projects,
-    (tenant, reader): (Tenant, Reader),
+    (tenant, audience): (Tenant, Audience),
     headers: &HeaderMap,
 ) -> Result<(i64, Option<Vec<u8>>), Error> {
     let Some(value) = headers.get("last-event-id") else {
@@ -121,7 +122,7 @@ async fn begin(
     if last == 0 || store::event::is_kept(&projects.db, tenant, last).await? {
         return Ok((last, None));
     }
-    let next = store::event::after(&projects.db, (tenant, reader), last, 1).await?;
+    let next = store::event::after(&projects.db, (tenant, audience), last, 1).await?;
     Ok((last, Some(truncated(tenant, last, next.first(), projects.clock.now()))))
 }
 

@@ -32,19 +32,19 @@ impl FromRow for EventRow {
     }
 }
 
-/// Who reads events.
+/// Whom events are read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
-    /// Who belongs to the project.
-    Member,
-    /// The same, who administers the platform.
-    Administrator,
+pub enum Audience {
+    /// Members of the project.
+    Members,
+    /// Those of them who administer the platform.
+    Administrators,
 }
 
-/// Events of a project after a number, as far as they are for a reader.
+/// Events of a project after a number, as far as they are for an audience.
 pub async fn after(
     db: &Db,
-    (tenant, reader): (Tenant, Reader),
+    (tenant, audience): (Tenant, Audience),
     seq: i64,
     limit: usize,
 ) -> Result<Vec<EventRow>, DbError> {
@@ -52,7 +52,7 @@ pub async fn after(
          AND for_administrators <= $3 ORDER BY seq LIMIT $4")
     .bind(tenant.project)
     .bind(seq)
-    .bind(i64::from(reader == Reader::Administrator))
+    .bind(i64::from(audience == Audience::Administrators))
     .bind(i64::try_from(limit).unwrap_or(i64::MAX))
     .fetch_all(db)
     .await

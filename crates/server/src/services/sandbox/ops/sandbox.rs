@@ -20,6 +20,7 @@ use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::placement::placed_event;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::reconcile::sandbox::enter;
 use crate::services::sandbox::store;
@@ -64,7 +65,7 @@ pub async fn create(
     store::sandbox::insert(&mut tx, &row, adopted.as_ref()).await?;
     created(&mut tx, scope, &row, "sandbox.create").await?;
     if let Some(host) = adopted.and_then(|machine| machine.host) {
-        let data = json!({ "host_id": host, "reason": "a machine that waited for an owner is there" });
+        let data = placed_event(host, "a machine that waited for an owner is there");
         let subject = row.id.to_string();
         event::emit_to_administrators(&mut tx, row.project, "sandbox.placed", &subject, &data, now).await?;
     }

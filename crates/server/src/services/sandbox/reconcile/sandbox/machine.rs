@@ -9,14 +9,13 @@ use berth_domain::sandbox::plan::{Look, Machine};
 use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
 use berth_domain::{Error, Timestamp};
 use berth_host::sandbox::{Capacity, From, StartSpec, Started};
-use serde_json::json;
 use uuid::Uuid;
 
 use super::record::{enter, still};
 use super::{SandboxLife, Seen};
 use crate::db::network::MembershipRow;
 use crate::db::{Tx, event, machine, machine_gpu};
-use crate::services::placement::Refusal;
+use crate::services::placement::{Refusal, placed_event};
 use crate::services::sandbox::reconcile::capacity::{Asked, place};
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
@@ -46,7 +45,7 @@ impl SandboxLife {
                 machine::reserve(&mut tx, placed.host, placed.room, slice::from_mut(&mut row.machine)).await?;
                 machine_gpu::reserve(&mut tx, placed.host, row.machine.id, &placed.devices).await?;
                 if before.machine.host.is_none() {
-                    let data = json!({ "host_id": placed.host, "reason": placed.reason });
+                    let data = placed_event(placed.host, &placed.reason);
                     tell(&mut tx, &row, "sandbox.placed", &data, seen.now).await?;
                 }
             }

@@ -5,12 +5,12 @@ use std::slice;
 
 use berth_domain::host::placement::Placed;
 use berth_host::EngineError;
-use serde_json::json;
 
 use super::record::{Failure, still};
 use super::{Seen, VmLife, making};
 use crate::db::machine::{self, Machine};
 use crate::db::{Tx, event, machine_gpu};
+use crate::services::placement::placed_event;
 use crate::services::vm::reconcile::capacity::{self, Own};
 use crate::services::vm::reconcile::reach::note_reach;
 use crate::services::vm::reconcile::{StepError, disk, fault};
@@ -72,7 +72,7 @@ impl VmLife {
         // Told in the same breath, since it begins at once.
         vm.message = disks.first().map(making).or(vm.message);
         if before.machine.host.is_none() {
-            let data = json!({ "host_id": placed.host, "reason": placed.reason });
+            let data = placed_event(placed.host, &placed.reason);
             let subject = vm.id.to_string();
             event::emit_to_administrators(&mut tx, vm.project, "vm.placed", &subject, &data, now).await?;
         }
