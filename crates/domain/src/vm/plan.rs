@@ -381,7 +381,9 @@ fn changes(s: &Snapshot) -> Option<Step> {
         _ if disk.grows && disk.snapshot.is_none() => Some(Step::GrowDisk(disk.id)),
         Some((Move::In, _)) => Some(Step::AttachDisk(disk.id)),
         Some((Move::Out, since)) => {
-            Some(Step::DetachDisk { id: disk.id, is_last: s.now >= since.plus_seconds(disk::LETTING_GO) })
+            // A guest that was suspended meanwhile has its whole time from when it goes on.
+            let asked = since.max(s.since);
+            Some(Step::DetachDisk { id: disk.id, is_last: s.now >= asked.plus_seconds(disk::LETTING_GO) })
         }
         None => None,
     })

@@ -690,7 +690,11 @@ fn a_disk_is_copied_before_it_changes_and_a_machine_waits_for_no_copy() {
     assert_eq!(next(&off), Step::Wait(later));
     assert_eq!(next(&Snapshot { now: later, ..off.clone() }), Step::SnapshotDisk(id));
     let suspended = Snapshot { want: Want::Suspend, status: Status::Suspended, has_memory: true, ..off.clone() };
-    assert_eq!(next(&Snapshot { now: later, ..suspended }), Step::SnapshotDisk(id), "its memory knows of no copy");
+    assert_eq!(
+        next(&Snapshot { now: later, ..suspended.clone() }),
+        Step::SnapshotDisk(id),
+        "its memory knows of no copy"
+    );
     let starting = Snapshot { want: Want::Run, status: Status::Starting, now: later, ..off };
     assert_eq!(next(&starting), Step::Start);
     let suspending = Snapshot { want: Want::Suspend, status: Status::Suspending, now: later, ..world.s.clone() };
@@ -698,6 +702,12 @@ fn a_disk_is_copied_before_it_changes_and_a_machine_waits_for_no_copy() {
     let mut leaving = suspending;
     leaving.disks[0].moving = Some((Move::Out, leaving.now));
     assert_eq!(next(&leaving), Step::Suspend, "a disk that is copied cannot go");
+    let mut kept = Snapshot { now: later, ..suspended };
+    kept.disks[0] = Disk { grows: false, snapshot: None, moving: Some((Move::Out, later)), ..kept.disks[0].clone() };
+    assert_eq!(next(&kept), Step::Rest, "it leaves once its VM goes on");
+    let back = later.plus_seconds(disk::LETTING_GO);
+    let back = Snapshot { since: back, now: back, disks: kept.disks, ..world.s.clone() };
+    assert_eq!(next(&back), Step::DetachDisk { id: disk, is_last: false }, "and has its whole time then");
     world.s.disks[0].snapshot = None;
     assert_eq!(next(&world.s), Step::GrowDisk(disk));
 }
