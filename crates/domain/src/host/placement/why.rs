@@ -11,8 +11,10 @@ use super::wish::{Disk, Kind};
 pub enum Why {
     /// The machine's disk is on another host.
     Elsewhere,
-    /// Another service has its machines.
+    /// Another service has its machines, or it does not answer.
     Lost,
+    /// It has not joined yet.
+    Joining,
     /// It belongs to other regions.
     Region(String),
     /// It lacks a label, as `key=value`.
@@ -70,7 +72,7 @@ impl Why {
     pub(super) const fn passed(&self) -> u8 {
         match self {
             Self::Elsewhere => 0,
-            Self::Lost => 1,
+            Self::Lost | Self::Joining => 1,
             Self::Region(_) => 2,
             Self::Label(_) => 3,
             Self::Layers => 4,
@@ -93,7 +95,9 @@ impl Why {
             format!("this region has {have}{unit} of {what}, and {need}{unit} would be needed")
         };
         match self {
-            Self::Elsewhere | Self::Lost => "the host that it would be on is not there; ask an operator".into(),
+            Self::Elsewhere | Self::Lost | Self::Joining => {
+                "the host that it would be on is not there; ask an operator".into()
+            }
             Self::Region(region) => format!("no host belongs to the region {region}; choose another one"),
             Self::Label(label) => format!("no host has the label {label}; ask for another one"),
             Self::Layers => "no host has the layers that it begins with; make it of something else".into(),
@@ -139,6 +143,7 @@ impl fmt::Display for Why {
         match self {
             Self::Elsewhere => f.write_str("the machine's disk is on another host"),
             Self::Lost => f.write_str("lost"),
+            Self::Joining => f.write_str("has not joined yet"),
             Self::Region(region) => write!(f, "not in the region {region}"),
             Self::Label(label) => write!(f, "without the label {label}"),
             Self::Layers => f.write_str("without the layers that the machine begins with"),
