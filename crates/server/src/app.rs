@@ -7,6 +7,7 @@ mod doors;
 mod engines;
 mod folder;
 mod host;
+mod joined;
 mod lock;
 mod members;
 mod offer;
@@ -29,9 +30,10 @@ use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+pub use crate::services::host::Engines;
 pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
-pub use engines::Engines;
+pub use joined::{Answer, Joined, Request, Wanted, join, joined, serve_host};
 
 use crate::config::{self, Config, LogFormat, Reached, Shared};
 use crate::db::{Db, DbError, keeper};
@@ -48,6 +50,7 @@ use crate::http::streams::Streams;
 use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::gateway::Gateway;
+use crate::services::host::Fleet;
 use crate::services::identity::{FirstLogin, Identity};
 use crate::services::network::Networks;
 use crate::services::project::Projects;
@@ -79,6 +82,8 @@ pub struct App {
     pub clock: Clock,
     /// Its database.
     pub db: Db,
+    /// The hosts that it can ask.
+    pub fleet: Fleet,
     /// Seals and opens secrets.
     pub sealer: Sealer,
     /// The first administrator's login, if this start made it up.
@@ -139,15 +144,18 @@ impl App {
     /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
+        joined::refuse(&config.data_dir)?;
         let config = &offer::with_gpus(config, &*engines.vm).await;
         let keeper = folder::keeper(&config.data_dir)?;
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let hosts = own::enrol(config, &keeper, &db, &clock, &engines).await?;
+        let fleet = Fleet::new(hosts.own(), engines.clone());
         let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, hosts.own());
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
+        let enrolment = own::enrolment(config, (&hosts, &fleet), &sealer, &identity).await?;
         let seats = Seats::configured(&config.http);
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         held.prepare().await?;
@@ -160,6 +168,7 @@ impl App {
         let probes = probes(&db, &health, engines.clone(), metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
+        let services = services.merge(enrolment.routes());
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
@@ -170,6 +179,7 @@ impl App {
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
+        enrolment.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
         held.spawn_workers(&mut tasks, &stop, &taken_over);
@@ -184,6 +194,7 @@ impl App {
             operators_seats,
             clock,
             db,
+            fleet,
             sealer,
             first_login,
             taken_over,
