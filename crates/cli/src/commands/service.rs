@@ -16,7 +16,8 @@ impl ServiceArgs {
         Config::from_sources(self.config.as_deref(), |name| self.typed(name).or_else(|| env(name)))
     }
 
-    fn load(&self) -> Result<Config> {
+    /// The same from the environment of this process.
+    pub fn load(&self) -> Result<Config> {
         self.read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
