@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -151,7 +150,7 @@ impl App {
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let hosts = own::enrol(config, &keeper, &db, &clock, &engines).await?;
         let fleet = Fleet::new(hosts.own(), engines.clone());
-        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, hosts.own());
+        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, &fleet);
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
@@ -245,11 +244,11 @@ struct Held {
 }
 
 impl Held {
-    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, host: HostId) -> Self {
-        let (vm, sandbox, network) = (engines.vm.clone(), engines.sandbox.clone(), engines.network.clone());
+    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, fleet: &Fleet) -> Self {
+        let (sandbox, network) = (engines.sandbox.clone(), engines.network.clone());
         Self {
-            vms: Vms::new((db.clone(), database), clock.clone(), config, vm, host),
-            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, host),
+            vms: Vms::new((db.clone(), database), clock.clone(), config, fleet.clone()),
+            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, fleet.own()),
             networks: Networks::new(db.clone(), clock.clone(), network),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }

@@ -109,11 +109,11 @@ pub async fn run(context: &Context, command: HostCommand) -> Result<()> {
         HostCommand::Add(AddArgs { name, region, labels }) => {
             let new = NewHost { name, region_id: region, labels: pairs(&labels, "label")? };
             let made = client.create_host(&new).await.map_err(|error| retold(error, NEW))?;
-            command(context, &made)
+            show_command(context, &made)
         }
         HostCommand::Token(HostArg { host }) => {
             let id = find_host(context, &host).await?.id;
-            command(context, &client.create_host_token(&id).await?)
+            show_command(context, &client.create_host_token(&id).await?)
         }
         HostCommand::Remove { host, lost } => {
             let host = find_host(context, &host).await?;
@@ -135,7 +135,7 @@ async fn label(context: &Context, args: LabelArgs) -> Result<()> {
 }
 
 /// Prints what is typed on the machine that joins.
-fn command(context: &Context, made: &HostToken) -> Result<()> {
+fn show_command(context: &Context, made: &HostToken) -> Result<()> {
     if context.look.is_json() {
         return output::json(made);
     }

@@ -30,18 +30,25 @@ pub struct Engines {
 #[derive(Clone)]
 pub struct Fleet {
     own: HostId,
+    here: Engines,
     hosts: Arc<watch::Sender<HashMap<HostId, Engines>>>,
 }
 
 impl Fleet {
     /// The fleet of a service whose own host has these engines.
     pub fn new(own: HostId, engines: Engines) -> Self {
-        Self { own, hosts: Arc::new(watch::Sender::new([(own, engines)].into())) }
+        let hosts = watch::Sender::new([(own, engines.clone())].into());
+        Self { own, here: engines, hosts: Arc::new(hosts) }
     }
 
     /// The service's own host.
     pub const fn own(&self) -> HostId {
         self.own
+    }
+
+    /// The engines of the service's own host.
+    pub const fn here(&self) -> &Engines {
+        &self.here
     }
 
     /// The engines of a host.
