@@ -12,6 +12,7 @@ mod lock;
 mod members;
 mod offer;
 mod own;
+mod reachable;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,6 @@ use berth_server::app::{self, Answer, Request, Wanted};
 use berth_server::config::Config;
 use clap::{Args, Subcommand};
 
-use crate::cli::ServiceArgs;
 use crate::failure::Failure;
 
 #[derive(Subcommand)]
@@ -66,7 +65,14 @@ pub struct SettingArgs {
 impl SettingArgs {
     fn load(self) -> Result<Config> {
         let Self { config, data_dir, log, log_format } = self;
-        ServiceArgs { config, listen: None, data_dir, base_url: None, log, log_format }.load()
+        let typed = |name: &str| match name {
+            "BERTH_DATA_DIR" => data_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned()),
+            "BERTH_LOG" => log.clone(),
+            "BERTH_LOG_FORMAT" => log_format.clone(),
+            _ => None,
+        };
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        Config::from_sources(config.as_deref(), |name| typed(name).or_else(|| set(name)))
     }
 }
 

@@ -16,8 +16,7 @@ impl ServiceArgs {
         Config::from_sources(self.config.as_deref(), |name| self.typed(name).or_else(|| env(name)))
     }
 
-    /// The same from the environment of this process.
-    pub fn load(&self) -> Result<Config> {
+    fn load(&self) -> Result<Config> {
         self.read(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 

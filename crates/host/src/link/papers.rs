@@ -3,12 +3,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use berth_domain::Timestamp;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{LinkError, tls};
 
@@ -37,6 +39,16 @@ impl Pem {
     /// Whether the authority's certificate is the one with this SHA-256.
     pub fn is_of(&self, fingerprint: &[u8; 32]) -> bool {
         certificate_of(&self.authority).is_ok_and(|found| <[u8; 32]>::from(Sha256::digest(&found)) == *fingerprint)
+    }
+
+    /// When its certificate ends.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn until(&self) -> Result<Timestamp, LinkError> {
+        let certificate = certificate_of(&self.certificate)?;
+        let (_, read) = X509Certificate::from_der(&certificate).map_err(|_| LinkError::Unreadable("it is none"))?;
+        Ok(Timestamp(0).plus_seconds(read.validity().not_after.timestamp()))
     }
 
     fn config(&self) -> Result<Arc<ServerConfig>, LinkError> {

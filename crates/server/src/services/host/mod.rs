@@ -39,7 +39,7 @@ use crate::db::{Db, machine};
 pub use enrolment::Enrolment;
 pub use fleet::{Engines, Fleet};
 pub use service::{Hosts, Own, Probe};
-pub use store::host::{HostRow, all};
+pub use store::host::{HostRow, all, joined};
 
 impl Hosts {
     /// Writes the row of the service's own host, and says of every other one that it is lost.

@@ -5,6 +5,7 @@ use axum::extract::{FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::host::request::{Join, NewHost};
+use serde_json::Value;
 
 use crate::http::auth::Administrator;
 use crate::http::base_url::BaseUrl;
@@ -47,18 +48,20 @@ fn shown(answer: impl IntoResponse) -> Response {
 /// Gives a host another token, in the place of one that was not used. Once a host that joined before joins again with it,
 /// what has its earlier certificate is asked no more.
 #[utoipa::path(post, path = "/api/v1/admin/hosts/{host_id}/token", operation_id = "createHostToken",
-    tag = "administration", params(("host_id" = uuid::Uuid, Path)),
+    tag = "administration", params(("host_id" = uuid::Uuid, Path), KeyParam),
     responses((status = 201, body = NewHostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody),
-        (status = 503, body = ErrorBody)),
+        (status = 422, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]
 pub(super) async fn create_host_token(
     State(enrolment): State<Enrolment>,
     Administrator(admin): Administrator,
     BaseUrl(base): BaseUrl,
     path: PathText,
+    key: IdempotencyKey,
 ) -> Reply<Response> {
-    Ok(shown(ops::join::renew_token(&enrolment, &admin, path.id("host_id")?, &base).await?))
+    let (id, key) = (path.id("host_id")?, key.bind(&admin.caller, &Value::Null).await?);
+    Ok(shown(ops::join::renew_token(&enrolment, &admin, id, (key, &base)).await?))
 }
 
 /// Removes a host, which is never asked again. One that has machines is not removed, unless with `lost=true`: it will not

@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::host::host_not_found;
 use crate::db::audit::{Actor, Audit};
-use crate::db::machine;
+use crate::db::{Tx, machine, machine_gpu};
 use crate::http::auth::Person;
 use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
@@ -52,11 +52,9 @@ pub async fn create(
     store::host::put(&mut tx, None, &row).await?;
     let data = json!({ "name": row.name(), "region_id": row.regions[0], "labels": &row.labels });
     admin.caller.audit("host.create", &row.id.to_string()).with(data).write(&mut tx, now).await?;
-    let view = NewHostView::new(HostView::of(row, &[]), token.shown(), base);
-    let location = view.location();
-    key.keep(&mut tx, now, &location, &view.host).await?;
+    let created = shown_once(&mut tx, &key, (row, &token, base), now).await?;
     tx.commit().await?;
-    Ok(Outcome::Created(Created { location, body: view }))
+    Ok(created)
 }
 
 /// Gives a host another token, in the place of one that was not used. One that joined before may join again with it, and
@@ -65,11 +63,14 @@ pub async fn renew_token(
     enrolment: &Enrolment,
     admin: &Person,
     id: HostId,
-    base: &str,
-) -> Result<Created<NewHostView>> {
+    (key, base): (Idempotency, &str),
+) -> Result<Outcome<NewHostView>> {
     let hosts = &enrolment.hosts;
     let now = hosts.clock.now();
     let mut tx = hosts.db.begin_as(admin).await?;
+    if let Some(replayed) = key.replay(&mut tx, now).await? {
+        return Ok(replayed);
+    }
     let before = store::host::find(&mut tx, id).await?.ok_or_else(host_not_found)?;
     refuse_own(&before)?;
     let token = token(enrolment)?;
@@ -77,9 +78,22 @@ pub async fn renew_token(
     store::host::put(&mut tx, Some(&before), &row).await?;
     let data = json!({ "name": row.name() });
     admin.caller.audit("host.token", &id.to_string()).with(data).write(&mut tx, now).await?;
+    let created = shown_once(&mut tx, &key, (row, &token, base), now).await?;
     tx.commit().await?;
-    let view = NewHostView::new(HostView::of(row, &[]), token.shown(), base);
-    Ok(Created { location: view.location(), body: view })
+    Ok(created)
+}
+
+/// The answer with the token; what is kept of it shows none.
+async fn shown_once(
+    tx: &mut Tx,
+    key: &Idempotency,
+    (row, token, base): (HostRow, &JoinToken, &str),
+    now: Timestamp,
+) -> Result<Outcome<NewHostView>> {
+    let body = NewHostView::new(HostView::of(row, &machine_gpu::all(&mut *tx).await?), token.shown(), base);
+    let location = body.location();
+    key.keep(tx, now, &location, &body.host).await?;
+    Ok(Outcome::Created(Created { location, body }))
 }
 
 /// Removes a host: it is never asked again. One that has machines stays, unless it is `lost` and they with it.

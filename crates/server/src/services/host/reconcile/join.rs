@@ -12,7 +12,7 @@ use berth_domain::host::{Capacity, State, ask};
 use berth_domain::ids::HostId;
 use berth_host::link::{HostName, Line};
 use berth_host::wire::Remote;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::db::DbError;
@@ -33,39 +33,59 @@ struct Target {
     address: String,
 }
 
+/// A host that is asked.
+struct Asking {
+    target: Target,
+    ends: CancellationToken,
+    task: JoinHandle<()>,
+}
+
 /// Runs until told to stop.
 pub async fn ask_all(enrolment: Enrolment, stop: CancellationToken) {
-    let mut asked: HashMap<HostId, (Target, CancellationToken)> = HashMap::new();
-    let mut tasks = JoinSet::new();
+    let mut asked: HashMap<HostId, Asking> = HashMap::new();
     while !stop.is_cancelled() {
         match store::host::joined(&enrolment.hosts.db).await {
-            Ok(rows) => {
-                let wanted: HashMap<_, _> = rows.iter().filter_map(target).map(|it| (it.name.id, it)).collect();
-                asked.retain(|id, (target, ends)| {
-                    let stays = wanted.get(id) == Some(target);
-                    if !stays {
-                        ends.cancel();
-                    }
-                    stays
-                });
-                for (id, target) in wanted {
-                    asked.entry(id).or_insert_with(|| {
-                        let ends = stop.child_token();
-                        tasks.spawn(ask(enrolment.clone(), target.clone(), ends.clone()));
-                        (target, ends)
-                    });
-                }
-            }
+            Ok(rows) => follow(&enrolment, &mut asked, rows.iter().filter_map(target).collect(), &stop),
             Err(error) => tracing::warn!(%error, "which hosts joined is not known; trying again"),
         }
-        while tasks.try_join_next().is_some() {}
         tokio::select! {
             () = stop.cancelled() => {}
             () = enrolment.changed.notified() => {}
             () = tokio::time::sleep(LOOK) => {}
         }
     }
-    while tasks.join_next().await.is_some() {}
+    for (_, asking) in asked {
+        let _ = asking.task.await;
+    }
+}
+
+/// Has those be asked that are wanted, and nobody else.
+fn follow(enrolment: &Enrolment, asked: &mut HashMap<HostId, Asking>, wanted: Vec<Target>, stop: &CancellationToken) {
+    let is_wanted = |id: &HostId| wanted.iter().any(|target| target.name.id == *id);
+    for (_, gone) in asked.extract_if(|id, _| !is_wanted(id)) {
+        gone.ends.cancel();
+    }
+    for target in wanted {
+        let id = target.name.id;
+        let before = match asked.remove(&id) {
+            Some(asking) if asking.target == target => {
+                asked.insert(id, asking);
+                continue;
+            }
+            before => before,
+        };
+        let (ends, of_next) = (stop.child_token(), target.clone());
+        let (enrolment, until) = (enrolment.clone(), ends.clone());
+        let task = tokio::spawn(async move {
+            // The fleet has one of them at a time.
+            if let Some(before) = before {
+                before.ends.cancel();
+                let _ = before.task.await;
+            }
+            ask(enrolment, of_next, until).await;
+        });
+        asked.insert(id, Asking { target, ends, task });
+    }
 }
 
 fn target(row: &HostRow) -> Option<Target> {
