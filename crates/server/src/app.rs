@@ -7,10 +7,12 @@ mod doors;
 mod engines;
 mod folder;
 mod host;
+mod joined;
 mod lock;
 mod members;
 mod offer;
 mod own;
+mod reachable;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -28,10 +30,10 @@ use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+pub use crate::services::host::Engines;
 pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
-
-pub use crate::services::host::Engines;
+pub use joined::{Answer, Joined, Request, Wanted, join, joined, serve_host};
 
 use crate::config::{self, Config, LogFormat, Reached, Shared};
 use crate::db::{Db, DbError, keeper};
@@ -142,6 +144,7 @@ impl App {
     /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
+        joined::refuse(&config.data_dir)?;
         let config = &offer::with_gpus(config, &*engines.vm).await;
         let keeper = folder::keeper(&config.data_dir)?;
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
@@ -152,6 +155,7 @@ impl App {
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
+        let enrolment = own::enrolment(config, (&hosts, &fleet), &sealer, &identity).await?;
         let seats = Seats::configured(&config.http);
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         held.prepare().await?;
@@ -164,6 +168,7 @@ impl App {
         let probes = probes(&db, &health, engines.clone(), metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
+        let services = services.merge(enrolment.routes());
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
@@ -174,6 +179,7 @@ impl App {
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
+        enrolment.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
         held.spawn_workers(&mut tasks, &stop, &taken_over);

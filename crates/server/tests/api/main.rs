@@ -26,6 +26,7 @@ mod host;
 mod idempotency;
 mod identity;
 mod image;
+mod join;
 mod keeper;
 mod leader;
 mod life;

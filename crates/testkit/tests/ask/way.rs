@@ -78,7 +78,7 @@ impl Way {
 /// The engines of a host that only remembers.
 pub type Engines = (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>, Arc<SimulatedNetworks>);
 
-fn engines() -> Engines {
+pub fn engines() -> Engines {
     Engines::default()
 }
 

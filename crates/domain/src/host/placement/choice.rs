@@ -152,8 +152,10 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     if wish.on.is_some_and(|on| on != host.id) {
         return Err(Why::Elsewhere);
     }
-    if host.state == State::Lost {
-        return Err(Why::Lost);
+    match host.state {
+        State::Lost => return Err(Why::Lost),
+        State::Joining => return Err(Why::Joining),
+        State::Ready | State::Cordoned | State::Draining => {}
     }
     if !host.says {
         return Err(Why::Silent);
@@ -184,7 +186,7 @@ fn admits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     match host.state {
         State::Cordoned if wish.on.is_none() => return Err(Why::Cordoned),
         State::Draining if wish.on.is_none() => return Err(Why::Draining),
-        State::Ready | State::Cordoned | State::Draining | State::Lost => {}
+        State::Ready | State::Cordoned | State::Draining | State::Lost | State::Joining => {}
     }
     host.lacks_network.map_or(Ok(()), |missing| Err(Why::Network(missing.to_owned())))
 }

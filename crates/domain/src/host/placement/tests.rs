@@ -99,6 +99,8 @@ fn a_host_that_takes_no_more_starts_again_what_is_there() {
     }
     let lost = Owned { state: State::Lost, ..Owned::new("alpha", 1) };
     assert_eq!(refusal(&Wish { on: Some(lost.id), ..wish(Kind::Vm) }, &lost).1, "host alpha: lost");
+    let joining = Owned { state: State::Joining, ..Owned::new("alpha", 1) };
+    assert_eq!(refusal(&wish(Kind::Vm), &joining).1, "host alpha: has not joined yet");
     let beta = Owned::new("beta", 2);
     let elsewhere = Wish { on: Some(lost.id), ..wish(Kind::Vm) };
     assert_eq!(refusal(&elsewhere, &beta).1, "host beta: the machine's disk is on another host");

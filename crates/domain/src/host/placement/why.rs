@@ -11,8 +11,10 @@ use super::wish::{Disk, Kind};
 pub enum Why {
     /// The machine's disk is on another host.
     Elsewhere,
-    /// Another service has its machines.
+    /// Another service has its machines, or it does not answer.
     Lost,
+    /// It has not joined yet.
+    Joining,
     /// It does not say what it has: it is away, or was not asked.
     Silent,
     /// It belongs to other regions.
@@ -76,7 +78,7 @@ impl Why {
     pub(super) const fn passed(&self) -> u8 {
         match self {
             Self::Elsewhere => 0,
-            Self::Lost => 1,
+            Self::Lost | Self::Joining => 1,
             Self::Silent => 2,
             Self::Region(_) => 3,
             Self::Label(_) => 4,
@@ -102,7 +104,7 @@ impl Why {
             format!("this region has {have}{unit} of {what}, and {need}{unit} would be needed")
         };
         match self {
-            Self::Elsewhere | Self::Lost | Self::Silent => {
+            Self::Elsewhere | Self::Lost | Self::Joining | Self::Silent => {
                 "the host that it would be on is not there; ask an operator".into()
             }
             Self::Region(region) => format!("no host belongs to the region {region}; choose another one"),
@@ -154,6 +156,7 @@ impl fmt::Display for Why {
         match self {
             Self::Elsewhere => f.write_str("the machine's disk is on another host"),
             Self::Lost => f.write_str("lost"),
+            Self::Joining => f.write_str("has not joined yet"),
             Self::Silent => f.write_str("it does not say what it has"),
             Self::Tied => f.write_str("what the machine begins with is on another host"),
             Self::Image => f.write_str("without the image that the machine begins with, so far"),
