@@ -246,11 +246,11 @@ struct Held {
 
 impl Held {
     fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, fleet: &Fleet) -> Self {
-        let (sandbox, network) = (engines.sandbox.clone(), engines.network.clone());
+        let sandbox = engines.sandbox.clone();
         Self {
             vms: Vms::new((db.clone(), database), clock.clone(), config, fleet.clone()),
             sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, fleet.own()),
-            networks: Networks::new(db.clone(), clock.clone(), network),
+            networks: Networks::new(db.clone(), clock.clone(), fleet.clone()),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }
     }

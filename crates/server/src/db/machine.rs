@@ -64,7 +64,8 @@ macro_rules! with_machine {
 }
 
 /// Every machine that is not gone.
-const LIVING: &str = "SELECT id, owner_kind, owner_id FROM machines WHERE deleted_at IS NULL";
+const LIVING: &str = "SELECT id, owner_kind, owner_id FROM machines \
+     WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
 /// Every warm machine of a host.
 const ALL_WARM: &str = concat!(
     "SELECT ",
@@ -231,9 +232,9 @@ pub async fn owner(on: impl On, id: MachineId) -> Result<Option<Owner>, DbError>
     Ok(found.map(|Owned(_, owner)| owner))
 }
 
-/// Every machine that is not gone, with what owns it.
-pub async fn living(on: impl On) -> Result<Vec<Owned>, DbError> {
-    sql(LIVING).fetch_all(on).await
+/// Every machine that is not gone and may be on a host, with what owns it.
+pub async fn living(on: impl On, host: HostId) -> Result<Vec<Owned>, DbError> {
+    sql(LIVING).bind(host).fetch_all(on).await
 }
 
 /// The smallest slots of a host that are free: so many.
@@ -469,7 +470,8 @@ mod tests {
         assert_eq!(owner(&mut tx, machines[3].id).await.unwrap(), Some(machines[3].owner));
         assert_eq!(owner(&mut tx, gone.id).await.unwrap(), None);
         assert_eq!(of_owner(&mut tx, machines[3].owner).await.unwrap(), machines[3..4]);
-        assert_eq!(living(&mut tx).await.unwrap().len(), 3);
+        assert_eq!(living(&mut tx, here).await.unwrap().len(), 2);
+        assert_eq!(living(&mut tx, there).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

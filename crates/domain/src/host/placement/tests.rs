@@ -138,7 +138,7 @@ fn region_labels_layers_and_network_are_asked_for() {
     let (ssd, tape) = (label("ssd"), label("tape"));
     assert!(alone(&Wish { labels: Some(&ssd), ..north }, &alpha).is_ok());
     assert_eq!(refusal(&Wish { labels: Some(&tape), ..north }, &alpha).1, "host alpha: without the label disk=tape");
-    let fork = Wish { needs_layers: true, ..north };
+    let fork = Wish { needs: AtHand::Layers, ..north };
     for (at_hand, is_able) in [(AtHand::Image, false), (AtHand::Layers, true), (AtHand::Warm, true)] {
         let host = Owned { at_hand, ..alpha.clone() };
         assert_eq!(alone(&fork, &host).is_ok(), is_able, "{at_hand:?}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
+use berth_domain::host::placement::Overcommit;
 use berth_domain::host::{Capacity, State};
 use berth_domain::ids::HostId;
 
@@ -95,6 +96,12 @@ impl HostRow {
     /// What it is called.
     pub fn name(&self) -> &str {
         self.given_name.as_deref().unwrap_or(&self.name)
+    }
+
+    /// How often each MiB of it is promised, where it says so; else as here.
+    pub fn overcommit(&self, here: Overcommit) -> Overcommit {
+        let said = |word: &str, here| self.overcommit.get(word).copied().unwrap_or(here);
+        Overcommit { vm: said("vm", here.vm), sandbox: said("sandbox", here.sandbox) }
     }
 
     /// What becomes of its machines, by all that was said of it.
