@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use berth_domain::ids::HostId;
+use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::clock::Clock;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -33,7 +34,7 @@ pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
 pub use engines::Engines;
 
-use crate::config::{self, Config, LogFormat, Reached, Shared};
+use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;

@@ -3,12 +3,11 @@
 use std::net::IpAddr;
 
 use berth_domain::error::Error;
-use berth_domain::vm::inbound::{BLOCK, block};
+use berth_domain::vm::inbound::{BLOCK, Reached, block};
 use berth_domain::vm::{InboundPort, Reach};
 use berth_host::EngineError;
 
 use super::StepError;
-use crate::config::Reached;
 use crate::db::machine::{self, Machine};
 use crate::services::vm::Vms;
 use crate::services::vm::store::vm::VmRow;
@@ -32,7 +31,7 @@ impl Vms {
         // One that answered at a shared address had another port there.
         let held = machine.ssh_port.filter(|_| machine.shared_address.is_none());
         let ssh_port = held.unwrap_or_else(|| self.engine().ssh_port());
-        let wanted = match self.reached() {
+        let wanted = match self.engine().network().reached {
             Reached::Shared(shared) => {
                 let first = machine.slot.and_then(|slot| block(shared.ports, slot));
                 first.map(|first| Reach::Shared { address: shared.address, first })
@@ -52,7 +51,7 @@ impl Vms {
     /// # Errors
     /// The ports that VMs share do not suffice for it.
     pub(super) async fn free_slot(&self, machine: &Machine) -> Result<Option<i64>, StepError> {
-        let Reached::Shared(shared) = self.reached() else { return Ok(machine.slot) };
+        let Reached::Shared(shared) = self.engine().network().reached else { return Ok(machine.slot) };
         let free = machine::free_slots(self.db(), self.host(), TRIES).await?;
         for slot in machine.slot.into_iter().chain(free) {
             if let Some(first) = block(shared.ports, slot)
@@ -74,7 +73,7 @@ impl Vms {
     /// # Errors
     /// All are given out, or this host has none of those that are free.
     pub(super) async fn free_pool_address(&self, machine: &Machine) -> Result<Option<IpAddr>, StepError> {
-        let Reached::Pool(pool) = self.reached() else { return Ok(None) };
+        let Reached::Pool(pool) = self.engine().network().reached else { return Ok(None) };
         let mut held = machine::pool_addresses(self.db(), self.host()).await?;
         let own = machine.pool_address.filter(|address| pool.has(*address));
         if let Some(own) = &own {
