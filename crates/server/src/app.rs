@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::clock::Clock;
 use berth_qemu::confinement;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -35,7 +36,7 @@ pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
 pub use joined::{Answer, Joined, Request, Wanted, join, joined, serve_host};
 
-use crate::config::{self, Config, LogFormat, Reached, Shared};
+use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;
