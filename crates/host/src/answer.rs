@@ -87,7 +87,12 @@ impl Host {
     pub fn about(&self) -> About {
         let (vm, sandbox) = (&self.vm, &self.sandbox);
         About {
-            vm: AboutVms { missing: vm.ready().err(), ssh_port: vm.ssh_port(), boot: vm.host_boot() },
+            vm: AboutVms {
+                missing: vm.ready().err(),
+                ssh_port: vm.ssh_port(),
+                boot: vm.host_boot(),
+                network: vm.network(),
+            },
             sandbox: AboutSandboxes {
                 missing: sandbox.ready().err(),
                 boot: sandbox.host_boot(),

@@ -14,7 +14,7 @@ use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
     Aim, BroughtDisk, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine,
     ExportSource, Exported, Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
-    Started, Usage,
+    Started, Usage, VmNetwork,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -72,6 +72,7 @@ struct World {
     deaf: bool,
     unheard: u32,
     ssh_port: u16,
+    network: VmNetwork,
     taken: HashSet<u16>,
     boot: u32,
     starts: u32,
@@ -113,6 +114,7 @@ impl Default for SimulatedEngine {
             deaf: false,
             unheard: 0,
             ssh_port: 22,
+            network: VmNetwork::default(),
             taken: HashSet::new(),
             boot: 1,
             starts: 0,
@@ -234,6 +236,11 @@ impl SimulatedEngine {
     /// Where machines' SSH can answer on this host.
     pub fn set_ssh_port(&self, port: u16) {
         self.world().ssh_port = port;
+    }
+
+    /// How VMs are reached on this host.
+    pub fn set_network(&self, network: VmNetwork) {
+        self.world().network = network;
     }
 
     /// From now on another program of the host has a port of every address.
@@ -447,6 +454,10 @@ impl Engine for SimulatedEngine {
 
     fn ssh_port(&self) -> u16 {
         self.world().ssh_port
+    }
+
+    fn network(&self) -> VmNetwork {
+        self.world().network.clone()
     }
 
     async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {

@@ -96,6 +96,7 @@ impl Platform {
 
     async fn run(config: Config, (engine, sandboxes, networks): Simulated, clock: Clock, dir: Arc<TempDir>) -> Self {
         sandboxes.share(engine.gpus_of_host());
+        engine.set_network(config.network.of_vms());
         let engines = Engines { vm: engine.clone(), sandbox: sandboxes.clone(), network: networks.clone() };
         let app = Box::pin(App::start_by(clock, &config, engines)).await.expect("the service starts");
         let at_any_port = Config { listen: ([127, 0, 0, 1], 0).into(), ..config.clone() };

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::vm::inbound::Reached;
 use crate::words::words;
 
 words! {
@@ -47,6 +48,17 @@ pub struct AboutVms {
     pub ssh_port: u16,
     /// Identifies the host's present boot.
     pub boot: String,
+    /// How it has VMs reached.
+    pub network: VmNetwork,
+}
+
+/// How a host has its VMs reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmNetwork {
+    /// By which addresses.
+    pub reached: Reached,
+    /// Whether a bridge of the host carries their networks.
+    pub is_bridged: bool,
 }
 
 /// What an engine of sandboxes says of its host.

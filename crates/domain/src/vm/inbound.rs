@@ -10,12 +10,15 @@ use core::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 
 use super::model::{ExposedPort, Protocol, ssh_port};
+use super::pool::Pool;
 
 /// The port of the guest at which SSH answers. No owner exposes it by themselves.
 pub const SSH: ExposedPort = ExposedPort { port: 22, protocol: Protocol::Tcp };
 
 /// Ports of a shared address that a VM has: SSH's, and one for each that it may expose.
 pub const BLOCK: u16 = 11;
+/// The first port that VMs may share: those below are for services of the host.
+pub const FIRST_PORT: u16 = 1024;
 
 /// An inbound port of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -25,6 +28,52 @@ pub struct InboundPort {
     pub to: ExposedPort,
     /// Where it is reached.
     pub at: SocketAddr,
+}
+
+/// How the VMs of a host are reached, as far as that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reached {
+    /// By an address of its own each, which only that host reaches.
+    #[default]
+    Here,
+    /// By what they share.
+    Shared(Shared),
+    /// By an address of these each.
+    Pool(Pool),
+}
+
+/// What VMs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, try_from = "Told")]
+pub struct Shared {
+    /// The address.
+    pub address: IpAddr,
+    /// The first and the last of its ports that VMs may have.
+    pub ports: (u16, u16),
+}
+
+/// What a host says that its VMs share.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Told {
+    address: IpAddr,
+    ports: (u16, u16),
+}
+
+impl TryFrom<Told> for Shared {
+    type Error = &'static str;
+
+    /// One VM has room there, at an address that others may have, and takes no port of a service of the host.
+    fn try_from(Told { address, ports }: Told) -> Result<Self, Self::Error> {
+        if address.is_unspecified() || address.is_multicast() {
+            return Err("what VMs share must be one address of the host");
+        }
+        if ports.0 < FIRST_PORT || block(ports, 1).is_none() {
+            return Err("the ports that VMs share must begin at 1024 or above, and be at least 11");
+        }
+        Ok(Self { address, ports })
+    }
 }
 
 /// How a VM is reached.
@@ -157,6 +206,29 @@ mod tests {
             [block((20_000, 20_020), 2), block((65_525, u16::MAX), 1), block((65_526, u16::MAX), 1)],
             [None, Some(65_525), None]
         );
+    }
+
+    #[test]
+    fn what_a_host_says_of_its_ways_is_read_as_it_was_said_and_within_bounds() {
+        let pool = Pool::read(["192.0.2.16/30", "2001:db8::1-2001:db8::9"]).unwrap();
+        let shared = Shared { address: ADDRESS, ports: (1024, 1034) };
+        for reached in [Reached::Here, Reached::Shared(shared), Reached::Pool(pool)] {
+            let text = serde_json::to_string(&reached).unwrap();
+            assert_eq!(serde_json::from_str::<Reached>(&text).unwrap(), reached, "{text}");
+        }
+        for (address, first, last, why) in [
+            ("192.0.2.1", 1023, 2000, "1024 or above"),
+            ("192.0.2.1", 1024, 1033, "at least 11"),
+            ("192.0.2.1", 2000, 1024, "at least 11"),
+            ("0.0.0.0", 1024, 1034, "one address"),
+            ("224.0.0.1", 1024, 1034, "one address"),
+        ] {
+            let text = format!("{{\"shared\": {{\"address\": \"{address}\", \"ports\": [{first}, {last}]}}}}");
+            let refused = serde_json::from_str::<Reached>(&text).unwrap_err().to_string();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+        let refused = serde_json::from_str::<Reached>("{\"pool\": [\"192.0.2.1/24\"]}").unwrap_err().to_string();
+        assert!(refused.contains("write 192.0.2.0/24"), "{refused}");
     }
 
     fn exposed() -> impl Strategy<Value = Vec<ExposedPort>> {

@@ -4,9 +4,14 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
 use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+/// Most ranges that a host may have.
+pub const MAX_RANGES: usize = 1024;
 
 /// Ranges of addresses, which VMs are given in their order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
 pub struct Pool(Vec<Range>);
 
 /// From an address to another one of the same family, both included.
@@ -20,9 +25,13 @@ impl Pool {
     /// Reads ranges as they are written.
     ///
     /// # Errors
-    /// One is none, or two have an address in common, or there are none at all; for the operator.
+    /// One is none, or two have an address in common, or there are none at all, or more than [`MAX_RANGES`]; for the
+    /// operator.
     pub fn read<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
-        let ranges = texts.into_iter().map(str::parse).collect::<Result<Vec<Range>, _>>()?;
+        let ranges = texts.into_iter().take(MAX_RANGES + 1).map(str::parse).collect::<Result<Vec<Range>, _>>()?;
+        if ranges.len() > MAX_RANGES {
+            return Err(format!("there are more than {MAX_RANGES} ranges; write larger ones"));
+        }
         let overlap = |(index, range): (usize, &Range)| {
             ranges
                 .iter()
@@ -49,6 +58,20 @@ impl Pool {
     /// Every address, in order.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.0.iter().flat_map(|range| range.addresses())
+    }
+}
+
+impl TryFrom<Vec<String>> for Pool {
+    type Error = String;
+
+    fn try_from(texts: Vec<String>) -> Result<Self, String> {
+        Self::read(texts.iter().map(String::as_str))
+    }
+}
+
+impl From<Pool> for Vec<String> {
+    fn from(pool: Pool) -> Self {
+        pool.0.iter().map(ToString::to_string).collect()
     }
 }
 
@@ -142,6 +165,14 @@ mod tests {
         // As many as there are, nobody counts.
         let wide = Pool::read(["2001:db8::/32"]).unwrap();
         assert_eq!(wide.addresses().nth(1).map(|address| address.to_string()), Some("2001:db8::1".into()));
+    }
+
+    #[test]
+    fn a_host_has_so_many_ranges_and_no_more() {
+        let single = |number: usize| format!("2001:db8::{number:x}");
+        let all: Vec<String> = (0..=MAX_RANGES).map(single).collect();
+        assert_eq!(Pool::try_from(all[..MAX_RANGES].to_vec()).unwrap().ranges().len(), MAX_RANGES);
+        assert!(Pool::try_from(all).unwrap_err().contains("more than 1024 ranges"));
     }
 
     #[test]

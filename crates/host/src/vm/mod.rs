@@ -21,6 +21,7 @@ pub use berth_domain::host::disk::{BroughtDisk, DiskSnapshotSpec, DiskSource, Di
 pub use berth_domain::host::export::{ExportSource, Exported, Part};
 pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::image::{ImageImport, ImageInfo, ImageOfSnapshot};
+pub use berth_domain::host::model::VmNetwork;
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
 use crate::Result;
@@ -47,6 +48,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// The port on which a machine's SSH can answer here: 22 where it may be bound.
     fn ssh_port(&self) -> u16;
+
+    /// How this host has VMs reached.
+    fn network(&self) -> VmNetwork;
 
     /// Whether nobody else on this host has one of so many TCP ports, from this one on.
     async fn ports_free(&self, first: SocketAddr, count: u16) -> bool;

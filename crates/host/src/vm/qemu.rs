@@ -63,7 +63,7 @@ use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
     Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found,
-    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
+    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -259,6 +259,10 @@ impl Engine for QemuEngine {
 
     fn ssh_port(&self) -> u16 {
         self.ssh_port
+    }
+
+    fn network(&self) -> VmNetwork {
+        self.settings.network.clone()
     }
 
     async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {

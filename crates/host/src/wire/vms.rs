@@ -13,7 +13,7 @@ use tokio::sync::broadcast;
 use super::remote::{Remote, read};
 use crate::vm::{
     Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found,
-    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage,
+    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use crate::{EngineError, Result, lost};
 
@@ -33,6 +33,10 @@ impl Engine for Remote {
 
     fn ssh_port(&self) -> u16 {
         self.cache.about().vm.ssh_port
+    }
+
+    fn network(&self) -> VmNetwork {
+        self.cache.about().vm.network
     }
 
     async fn ports_free(&self, first: SocketAddr, count: u16) -> bool {

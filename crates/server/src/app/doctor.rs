@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::bridge;
 use berth_host::clock::Clock;
 use berth_host::gpu::Gpus;
@@ -14,7 +15,7 @@ use berth_host::{Demand, Finding};
 use berth_qemu::{confinement, host};
 
 use super::{lock, members, reachable};
-use crate::config::{Config, Network, Reached, Shared};
+use crate::config::{Config, Network};
 use crate::services::vm::Depot;
 
 /// The findings.

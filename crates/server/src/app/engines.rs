@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::bridge::Bridges;
 use berth_host::clock::Clock;
 use berth_host::network::Switches;
 use berth_host::sandbox::qemu::QemuSandboxes;
 use berth_host::vm::qemu::QemuEngine;
 
-use crate::config::{Config, Reached, Shared};
+use crate::config::Config;
 use crate::services::host::Engines;
 
 /// The configuration with the address that VMs share on this host. One that it does not have keeps nothing else from being

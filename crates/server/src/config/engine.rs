@@ -29,6 +29,7 @@ impl Config {
             image_seconds: self.vm.image_seconds,
             captured_boots: vm::qemu::CapturedBoots::of(self.vm.captured_boots),
             translated_mb: self.vm.translated_mb,
+            network: self.network.of_vms(),
         }
     }
 

@@ -44,7 +44,7 @@ pub use log::LogFormat;
 pub use lost::Lost;
 pub use mail::{Mail, Sms};
 pub use model::Gateway;
-pub use network::{Answered, Network, NetworkMode, Reached, Shared};
+pub use network::{Answered, Network, NetworkMode};
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
 pub use sandbox::Sandbox;

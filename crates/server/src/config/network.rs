@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
+use berth_domain::host::model::VmNetwork;
 use berth_domain::names::Domain;
 use berth_domain::sandbox::network_policy::Rule;
-use berth_domain::vm::inbound::BLOCK;
+use berth_domain::vm::inbound::{BLOCK, FIRST_PORT, Reached, Shared};
 use berth_domain::vm::pool::{Pool, Range};
 use berth_host::bridge::Settings as Bridged;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -85,26 +86,6 @@ pub enum NetworkMode {
     Bridge,
 }
 
-/// How VMs are reached, as far as that is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reached {
-    /// By an address of its own each, which only this machine reaches.
-    Here,
-    /// By what they share.
-    Shared(Shared),
-    /// By an address of these each.
-    Pool(Pool),
-}
-
-/// What VMs share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// The address.
-    pub address: IpAddr,
-    /// The first and the last of its ports that VMs may have.
-    pub ports: (u16, u16),
-}
-
 /// Names of VMs that the service answers for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
@@ -131,6 +112,18 @@ impl Network {
         }
     }
 
+    /// What the engine of VMs is told of it, and tells others.
+    pub fn of_vms(&self) -> VmNetwork {
+        VmNetwork { reached: self.reached(), is_bridged: self.bridged().is_some() }
+    }
+
+    /// What a host has that joined others at this address, and whose configuration says nothing of `[network]`: its VMs
+    /// share the address. By addresses of this machine alone (`user`) nobody would reach them, since those who want to are
+    /// elsewhere.
+    pub fn for_a_joined_host(address: IpAddr) -> Self {
+        Self { mode: Some(NetworkMode::Shared), address: Some(address), ..Self::default() }
+    }
+
     /// The bridge that carries the networks of VMs, where one does.
     pub fn bridged(&self) -> Option<Bridged> {
         let is_bridged = self.mode == Some(NetworkMode::Bridge);
@@ -153,7 +146,7 @@ impl Network {
         let default = if on_loopback { NetworkMode::User } else { NetworkMode::Shared };
         let mode = *self.mode.get_or_insert(default);
         let (first, last) = self.ports;
-        ensure!(first >= 1024, "network.ports must begin at 1024 or above");
+        ensure!(first >= FIRST_PORT, "network.ports must begin at 1024 or above");
         ensure!(
             usize::from(last) + 1 >= usize::from(first) + usize::from(BLOCK),
             "network.ports must be at least {BLOCK} ports, which is what one VM takes"
@@ -354,6 +347,18 @@ mod tests {
             complete(&few.replace("1024-1034", "65525-65535"), true, "127.0.0.1:8080"),
             at([127, 0, 0, 2], (65_525, 65_535))
         );
+    }
+
+    #[test]
+    fn the_vms_of_a_joined_host_share_the_address_that_it_joined_with() {
+        for address in ["127.0.0.3", "::1"] {
+            let address: IpAddr = address.parse().unwrap();
+            let network = Network::for_a_joined_host(address).at_this_host().unwrap();
+            let shared = Reached::Shared(Shared { address, ports: PORTS });
+            assert_eq!(network.of_vms(), VmNetwork { reached: shared, is_bridged: false });
+        }
+        let elsewhere = Network::for_a_joined_host([192, 0, 2, 7].into()).at_this_host();
+        assert!(elsewhere.unwrap_err().to_string().contains("which this machine does not have"));
     }
 
     #[test]

@@ -43,7 +43,9 @@ macro_rules! machine_columns {
          m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
          m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, \
          m.pool_address AS machine_pool_address, m.generation AS machine_generation, \
-         m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
+         m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready, \
+         CAST(CASE WHEN EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost') THEN 1 ELSE 0 END AS BIGINT) \
+         AS machine_host_is_lost"
     };
 }
 
@@ -104,6 +106,8 @@ pub struct Machine {
     pub generation: i64,
     /// The host's boot that it was started in last.
     pub host_boot: Option<String>,
+    /// Whether its host does not answer. Read with the machine, and never written.
+    pub host_is_lost: bool,
     /// When its owner went.
     pub deleted_at: Option<Timestamp>,
     /// Of one that nobody owns yet: the top layer of its disk.
@@ -129,6 +133,7 @@ impl FromRow for Machine {
             pool_address: row.opt_parsed("machine_pool_address")?,
             generation: row.int("machine_generation")?,
             host_boot: row.opt_text("machine_host_boot")?,
+            host_is_lost: row.flag("machine_host_is_lost")?,
             deleted_at: row.opt_time("machine_deleted_at")?,
             layer: row.opt_parsed("machine_layer_id")?,
             ready: row.flag("machine_ready")?,
@@ -165,6 +170,7 @@ impl Machine {
             pool_address: None,
             generation: 0,
             host_boot: None,
+            host_is_lost: false,
             deleted_at: None,
             layer: None,
             ready: false,

@@ -21,6 +21,7 @@ mod event;
 mod export;
 mod fault;
 mod firewall;
+mod fleet;
 mod gpu;
 mod host;
 mod idempotency;

@@ -5,12 +5,14 @@ use std::net::Ipv4Addr;
 use berth_domain::host::Ask;
 use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, stream, vm};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
+use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::plan::Machine;
+use berth_domain::vm::pool::Pool;
 use berth_domain::vm::{ExposedPort, InboundPort, Protocol};
 use berth_host::EngineError;
 use berth_host::vm::{
     Aim, BroughtDisk, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, ExportSource, GuestKeys, ImageImport,
-    ImageOfSnapshot, MachineSpec, Open, Part,
+    ImageOfSnapshot, MachineSpec, Open, Part, VmNetwork,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -60,6 +62,8 @@ async fn life(way: &Way) -> Vec<String> {
     }
     let disk = DiskSpec { id: DiskId(id(2)), source: DiskSource::Image("micro".into()), size_gb: 20 };
     way.vms.take_port(8080);
+    let pool = Reached::Pool(Pool::read(["192.0.2.16/30", "2001:db8::/126"]).expect("addresses"));
+    assert_eq!(vm.network(), VmNetwork { reached: pool, is_bridged: true }, "it says how VMs are reached");
     note!(vm.ready(), vm.capacity().await, vm.ssh_port(), vm.host_boot());
     way.vms.set_gpus(&["0000:01:00.0", "0000:01:00.1"]);
     note!(vm.gpus().await);

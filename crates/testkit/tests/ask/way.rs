@@ -10,11 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::Timestamp;
 use berth_domain::host::Ask;
+use berth_domain::vm::inbound::Reached;
+use berth_domain::vm::pool::Pool;
 use berth_host::Host;
 use berth_host::lost::Lost;
 use berth_host::network::NetworkEngine;
 use berth_host::sandbox::SandboxEngine;
-use berth_host::vm::{Console, Engine};
+use berth_host::vm::{Console, Engine, VmNetwork};
 use berth_host::wire::{Carrier, Remote, serve};
 use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use tempfile::TempDir;
@@ -79,7 +81,10 @@ impl Way {
 pub type Engines = (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>, Arc<SimulatedNetworks>);
 
 pub fn engines() -> Engines {
-    Engines::default()
+    let engines = Engines::default();
+    let reached = Reached::Pool(Pool::read(["192.0.2.16/30", "2001:db8::/126"]).expect("addresses"));
+    engines.0.set_network(VmNetwork { reached, is_bridged: true });
+    engines
 }
 
 /// The questions that were asked by bytes.

@@ -3,6 +3,7 @@
 use berth_qemu::machine::Accel;
 
 use crate::HostSettings;
+use crate::vm::VmNetwork;
 
 /// Which machines begin with captured boots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct Settings {
     pub captured_boots: CapturedBoots,
     /// MiB of translated code that an emulated machine keeps at most.
     pub translated_mb: u32,
+    /// How VMs are reached.
+    pub network: VmNetwork,
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::{CapturedBoots, DiskSpec, QemuEngine, Settings};
 use crate::clock::Clock;
 use crate::network::Switches;
-use crate::vm::DiskSource;
+use crate::vm::{DiskSource, VmNetwork};
 use crate::{EngineError, HostSettings, Machines};
 
 /// An engine over a folder that has an image, and keeps back so many GiB.
@@ -46,6 +46,7 @@ pub(super) fn engine(data: &Path, disk_reserve_gb: i64) -> QemuEngine {
         image_seconds: 60,
         captured_boots: CapturedBoots::Never,
         translated_mb: machine::TRANSLATED_MB,
+        network: VmNetwork::default(),
     };
     QemuEngine::open(settings, Clock::default(), switches)
 }

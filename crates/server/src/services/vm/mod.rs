@@ -76,8 +76,6 @@ impl Vms {
             config: config.vm.clone(),
             disk_gb_hour: config.prices.disk_gb_hour,
             overcommit: config.overcommit(),
-            reached: config.network.reached(),
-            is_bridged: config.network.bridged().is_some(),
             names: config.network.answered(),
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),

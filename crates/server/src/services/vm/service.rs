@@ -18,7 +18,7 @@ use super::carrying::Carrying;
 use super::depot::Depot;
 use super::slots::Slots;
 use super::{metrics, views};
-use crate::config::{Amount, Answered, Catalog, Reached};
+use crate::config::{Amount, Answered, Catalog};
 use crate::db::Db;
 use crate::services::host::Fleet;
 
@@ -37,8 +37,6 @@ pub(super) struct Inner {
     pub config: crate::config::Vm,
     pub disk_gb_hour: Amount,
     pub overcommit: Overcommit,
-    pub reached: Reached,
-    pub is_bridged: bool,
     pub names: Option<Answered>,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
@@ -123,16 +121,6 @@ impl Vms {
 
     pub(crate) fn overcommit(&self) -> Overcommit {
         self.inner.overcommit
-    }
-
-    /// How VMs are reached.
-    pub(in crate::services::vm) fn reached(&self) -> &Reached {
-        &self.inner.reached
-    }
-
-    /// Whether a bridge of the host carries the networks of VMs.
-    pub(in crate::services::vm) fn is_bridged(&self) -> bool {
-        self.inner.is_bridged
     }
 
     /// The service's own host.

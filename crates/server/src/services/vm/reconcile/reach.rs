@@ -4,12 +4,11 @@ use std::net::IpAddr;
 
 use berth_domain::error::Error;
 use berth_domain::ids::HostId;
-use berth_domain::vm::inbound::{BLOCK, block};
+use berth_domain::vm::inbound::{BLOCK, Reached, block};
 use berth_domain::vm::{InboundPort, Reach};
 use berth_host::EngineError;
 
 use super::StepError;
-use crate::config::Reached;
 use crate::db::machine::{self, Machine};
 use crate::services::vm::Vms;
 use crate::services::vm::store::vm::VmRow;
@@ -32,11 +31,9 @@ impl Vms {
         let without = || Error::internal("a machine without an address");
         // One that answered at a shared address had another port there.
         let held = machine.ssh_port.filter(|_| machine.shared_address.is_none());
-        let ssh_port = match held {
-            Some(port) => port,
-            None => self.engine_of(machine.host)?.ssh_port(),
-        };
-        let wanted = match self.reached() {
+        let engine = self.engine_of(machine.host)?;
+        let ssh_port = held.unwrap_or_else(|| engine.ssh_port());
+        let wanted = match engine.network().reached {
             Reached::Shared(shared) => {
                 let first = machine.slot.and_then(|slot| block(shared.ports, slot));
                 first.map(|first| Reach::Shared { address: shared.address, first })
@@ -56,8 +53,8 @@ impl Vms {
     /// # Errors
     /// The ports that VMs share do not suffice for it.
     pub(super) async fn free_slot(&self, machine: &Machine, host: HostId) -> Result<Option<i64>, StepError> {
-        let Reached::Shared(shared) = self.reached() else { return Ok(machine.slot) };
         let engine = self.engine_of(Some(host))?;
+        let Reached::Shared(shared) = engine.network().reached else { return Ok(machine.slot) };
         let free = machine::free_slots(self.db(), host, TRIES).await?;
         for slot in machine.slot.into_iter().chain(free) {
             if let Some(first) = block(shared.ports, slot)
@@ -79,8 +76,8 @@ impl Vms {
     /// # Errors
     /// All are given out, or this host has none of those that are free.
     pub(super) async fn free_pool_address(&self, machine: &Machine, host: HostId) -> Result<Option<IpAddr>, StepError> {
-        let Reached::Pool(pool) = self.reached() else { return Ok(None) };
         let engine = self.engine_of(Some(host))?;
+        let Reached::Pool(pool) = engine.network().reached else { return Ok(None) };
         let mut held = machine::pool_addresses(self.db(), host).await?;
         let own = machine.pool_address.filter(|address| pool.has(*address));
         if let Some(own) = &own {

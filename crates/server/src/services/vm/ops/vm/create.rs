@@ -6,6 +6,7 @@ use berth_domain::firewall::Rules;
 use berth_domain::ids::{DiskId, MachineId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::vm::disk_snapshot::Wanted;
+use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, RootSource};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
@@ -17,7 +18,6 @@ use super::super::disk_snapshot;
 use super::super::project_image;
 use super::super::size;
 use super::super::with_disks::VmWithDisks;
-use crate::config::Reached;
 use crate::db::audit::Audit;
 use crate::db::machine::Machine;
 use crate::db::network::MembershipRow;
@@ -111,7 +111,7 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
     let places = membership::of_several(tx, &networks, count).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
-    let shared_address = match vms.reached() {
+    let shared_address = match vms.engine().network().reached {
         Reached::Shared(shared) => Some(shared.address),
         Reached::Pool(_) | Reached::Here => None,
     };
