@@ -121,14 +121,12 @@ impl App {
 
     /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
-        let lock = lock::DataDir::take(&config.data_dir).await?;
-        joined::refuse(&config.data_dir)?;
+        let lock = joined::take(&config.data_dir).await?;
         let config = &offer::with_gpus(config, &*engines.vm).await;
         let keeper = folder::keeper(&config.data_dir)?;
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
-        let hosts = own::enrol(config, &keeper, &db, &clock, &engines).await?;
-        let fleet = Fleet::new(hosts.own(), engines.clone());
+        let (hosts, fleet) = own::enrol(config, &keeper, &db, &clock, &engines).await?;
         let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, &fleet);
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
@@ -147,8 +145,8 @@ impl App {
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let of_hosts = hosts.routes().merge(enrolment.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(of_hosts).merge(inside);
-        let base = Configured(config.public_url().map(Arc::from));
-        let gate: Arc<dyn Gate> = Arc::new(identity.clone());
+        let (base, gate): (_, Arc<dyn Gate>) =
+            (Configured(config.public_url().map(Arc::from)), Arc::new(identity.clone()));
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
         let edge = Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.http.trusted_proxies.clone()));
         let edge = with_limits(edge, &config.http, seats.most());

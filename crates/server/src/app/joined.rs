@@ -104,8 +104,15 @@ pub fn joined(dir: &Path) -> Result<Option<Joined>> {
     }
 }
 
+/// Takes a folder for a service.
+pub(super) async fn take(dir: &Path) -> Result<lock::DataDir> {
+    let lock = lock::DataDir::take(dir).await?;
+    refuse(dir)?;
+    Ok(lock)
+}
+
 /// Refuses a folder of a host for a service: machines lie there of which the service's database knows nothing.
-pub(super) fn refuse(dir: &Path) -> Result<()> {
+fn refuse(dir: &Path) -> Result<()> {
     if let Some(joined) = joined(dir)? {
         bail!(
             "the data folder {} is a host's that joined {}; to run that again, type: berth host serve. For a service of \

@@ -19,15 +19,18 @@ use crate::seal::Sealer;
 use crate::services::host::{Engines, Enrolment, Fleet, Hosts, Own, Probe};
 use crate::services::identity::Identity;
 
-/// Gives it its row.
+/// Gives it its row, and begins the fleet with it.
 pub(super) async fn enrol(
     config: &Config,
     keeper: &Keeper,
     db: &Db,
     clock: &Clock,
     engines: &Engines,
-) -> Result<Hosts> {
-    Hosts::start(db.clone(), clock.clone(), own(config, keeper), probe(config, engines.vm.clone())).await
+) -> Result<(Hosts, Fleet)> {
+    let probe = probe(config, engines.vm.clone());
+    let hosts = Hosts::start(db.clone(), clock.clone(), own(config, keeper), probe).await?;
+    let fleet = Fleet::new(hosts.own(), engines.clone());
+    Ok((hosts, fleet))
 }
 
 /// Has other hosts join it.

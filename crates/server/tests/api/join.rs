@@ -197,7 +197,7 @@ async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
     assert_eq!(admin.delete(&format!("{path}?lost=true")).await.status, 204);
     // It is told to be gone, and its owner can let go of it; what is new goes elsewhere.
     admin.reaches(&there, "failed").await;
-    assert_eq!(admin.delete(&format!("/vms/{there}")).await.status, 202);
+    assert_eq!(admin.delete(&format!("/vms/{there}?delete_root_disk=true")).await.status, 202);
     admin.gone(&there).await;
     assert_eq!(admin.act(&format!("{HOSTS}/{own}/uncordon")).await.status, 202);
     admin.running_vm("here").await;

@@ -6,11 +6,8 @@ use std::sync::Arc;
 use berth_domain::Result;
 use berth_host::link::{Authority, Patience};
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
-use utoipa_axum::router::OpenApiRouter;
 
-use super::{Fleet, Hosts, api, authority, reconcile};
+use super::{Fleet, Hosts, authority};
 use crate::http::client_address::ClientNetwork;
 use crate::seal::Sealer;
 
@@ -45,15 +42,5 @@ impl Enrolment {
     ) -> Result<Self> {
         let authority = authority::open(&hosts.db, &hosts.clock, sealer, anew).await?.into();
         Ok(Self { hosts, fleet, authority, spool, patience: Patience::default(), counted, changed: Arc::default() })
-    }
-
-    /// Its routes.
-    pub fn routes(&self) -> OpenApiRouter {
-        api::joining().with_state(self.clone())
-    }
-
-    /// Its worker, until told to stop.
-    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        tasks.spawn(reconcile::join::ask_all(self.clone(), stop.clone()));
     }
 }

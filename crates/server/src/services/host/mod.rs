@@ -113,3 +113,15 @@ impl Hosts {
         tasks.spawn(self.own.lost.clone().keep(self.clock.clone(), stop.clone()));
     }
 }
+
+impl Enrolment {
+    /// Its routes.
+    pub fn routes(&self) -> OpenApiRouter {
+        api::joining().with_state(self.clone())
+    }
+
+    /// Its worker, until told to stop.
+    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        tasks.spawn(reconcile::join::ask_all(self.clone(), stop.clone()));
+    }
+}
