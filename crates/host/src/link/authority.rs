@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 
 use super::LinkError;
-use super::papers::certificate_of;
+use super::certificate::certificate_of;
 
 /// How long the authority's own certificate holds, in seconds: twenty years.
 const AUTHORITY_SECONDS: i64 = 20 * 365 * DAY;

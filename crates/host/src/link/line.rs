@@ -163,7 +163,9 @@ impl Line {
     }
 
     async fn dial(&self) -> io::Result<Open> {
-        let config = tls::of_service(&self.authority, self.clock.now()).map_err(io::Error::other)?;
+        let made = self.authority.service(self.clock.now());
+        let made = made.and_then(|(own, key)| tls::of_service(own, key, self.authority.certificate().clone()));
+        let config = Arc::new(made.map_err(io::Error::other)?);
         let stream = TcpStream::connect(&self.address).await?;
         stream.set_nodelay(true)?;
         let name = self.name.server().map_err(io::Error::other)?;

@@ -11,6 +11,7 @@
 //! other hosts, since it is for servers alone.
 
 mod authority;
+mod certificate;
 mod door;
 mod line;
 mod papers;

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use berth_domain::Timestamp;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::certificate::certificate_of;
 use super::{LinkError, tls};
 
 /// The papers of a host, each in PEM, as they lie in its folder.
@@ -56,11 +57,6 @@ impl Pem {
             .map_err(|_| LinkError::Unreadable("a key is not PEM"))?;
         tls::of_host(certificate_of(&self.certificate)?, key, certificate_of(&self.authority)?)
     }
-}
-
-/// A certificate of a text in PEM.
-pub(super) fn certificate_of(pem: &str) -> Result<CertificateDer<'static>, LinkError> {
-    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|_| LinkError::Unreadable("a certificate is not PEM"))
 }
 
 /// What a host keeps its papers by.

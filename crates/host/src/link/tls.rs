@@ -8,8 +8,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 
-use super::{Authority, LinkError};
-use berth_domain::Timestamp;
+use super::LinkError;
 
 const HTTP2: &[u8] = b"h2";
 
@@ -38,15 +37,18 @@ pub fn of_host(
     Ok(config.into())
 }
 
-/// What a service asks with, with a certificate that is made for this connection.
-pub fn of_service(authority: &Authority, now: Timestamp) -> Result<Arc<ClientConfig>, LinkError> {
-    let (certificate, key) = authority.service(now)?;
+/// What a service asks with: a certificate for clients, and whose certificates it believes.
+pub fn of_service(
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+    authority: CertificateDer<'static>,
+) -> Result<ClientConfig, LinkError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
-        .with_root_certificates(roots(authority.certificate().clone())?)
+        .with_root_certificates(roots(authority)?)
         .with_client_auth_cert(vec![certificate], key)?;
     config.alpn_protocols = vec![HTTP2.to_vec()];
     config.resumption = Resumption::disabled();
-    Ok(config.into())
+    Ok(config)
 }
