@@ -35,6 +35,7 @@ impl Alike {
         Host {
             id: HostId(Uuid::from_u128(u128::from(number))),
             name,
+            says: true,
             state: State::Ready,
             regions: &self.regions,
             labels: &self.labels,

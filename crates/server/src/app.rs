@@ -8,35 +8,35 @@ mod engines;
 mod folder;
 mod host;
 mod joined;
+mod listener;
 mod lock;
 mod members;
 mod offer;
 mod own;
+mod process;
 mod reachable;
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::clock::Clock;
 use berth_qemu::confinement;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-pub use crate::services::host::Engines;
 pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
 pub use joined::{Answer, Joined, Request, Wanted, join, joined, serve_host};
 
-use crate::config::{self, Config, LogFormat};
+pub use crate::services::host::Engines;
+
+use crate::config::{self, Config};
 use crate::db::{Db, DbError, keeper};
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;
@@ -46,7 +46,7 @@ use crate::http::edge::Edge;
 use crate::http::idempotency::Turns;
 use crate::http::paced::Grace;
 use crate::http::probes::{self, Probes};
-use crate::http::seats::{self, Seats};
+use crate::http::seats::Seats;
 use crate::http::streams::Streams;
 use crate::http::tls::Certificate;
 use crate::seal::Sealer;
@@ -60,14 +60,14 @@ use crate::services::sandbox::runtime::{self, Runtime};
 use crate::services::ssh_key::SshKeys;
 use crate::services::vm::Vms;
 use crate::services::{Holder, Stops, suspension};
+use engines::{reached, ready};
+use process::{ENDING, Signals, begin, ended};
 
 /// Why a service ended from which another one took the database. Starting it again would take the database back.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("another service has taken over the database; machines of this host keep running")]
 pub struct TakenOver;
 
-/// How long workers may take to finish a step once they are told to stop.
-const ENDING: Duration = Duration::from_secs(30);
 /// How long closing the database may take.
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -97,29 +97,6 @@ pub struct App {
     tasks: JoinSet<()>,
     stop: CancellationToken,
     _lock: lock::DataDir,
-}
-
-/// The configuration with the address that VMs share on this host. One that it does not have keeps nothing else from being
-/// served: it may come. What leads to a bridge has to be there.
-fn reached(config: &Config) -> Result<Config> {
-    let network = match config.network.clone().at_this_host() {
-        Ok(network) => {
-            match network.reached() {
-                Reached::Shared(Shared { address, ports: (first, last) }) => {
-                    tracing::info!(%address, first, last, "VMs are reached by ports of an address that they share");
-                }
-                Reached::Pool(_) => tracing::info!("VMs are reached by an address of network.pool each"),
-                Reached::Here => {}
-            }
-            network
-        }
-        Err(error) if config.network.bridged().is_some() => return Err(error),
-        Err(error) => {
-            tracing::warn!(error = format!("{error:#}"), "VMs are not reached from elsewhere");
-            config.network.clone()
-        }
-    };
-    Ok(Config { network, ..config.clone() })
 }
 
 impl App {
@@ -166,17 +143,16 @@ impl App {
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
         let health = folder::Health::default();
-        let probes = probes(&db, &health, engines.clone(), metrics);
+        let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
-        let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
-        let services = services.merge(enrolment.routes());
+        let of_hosts = hosts.routes().merge(enrolment.routes());
+        let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(of_hosts).merge(inside);
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
         let edge = Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.http.trusted_proxies.clone()));
         let edge = with_limits(edge, &config.http, seats.most());
-        let (stop, taken_over) = (CancellationToken::new(), CancellationToken::new());
-        let mut tasks = JoinSet::new();
+        let (stop, taken_over, mut tasks) = (CancellationToken::new(), CancellationToken::new(), JoinSet::new());
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
@@ -186,8 +162,7 @@ impl App {
         held.spawn_workers(&mut tasks, &stop, &taken_over);
         gateway.spawn_workers(&mut tasks, &stop);
         if config.identity.suspension_stops_machines {
-            let services: Vec<Arc<dyn Stops>> = vec![Arc::new(vms.clone()), Arc::new(sandboxes.clone())];
-            tasks.spawn(suspension::watch(db.clone(), Arc::new(identity.clone()), services, stop.clone()));
+            tasks.spawn(suspension::watch(db.clone(), Arc::new(identity), held.stops(), stop.clone()));
         }
         Ok(Self {
             edge,
@@ -261,6 +236,11 @@ impl Held {
         vec![Arc::new(self.vms.clone()), Arc::new(self.sandboxes.clone()), Arc::new(self.networks.clone())]
     }
 
+    /// Who runs what has to stop where an organization is suspended.
+    fn stops(&self) -> Vec<Arc<dyn Stops>> {
+        vec![Arc::new(self.vms.clone()), Arc::new(self.sandboxes.clone())]
+    }
+
     /// What has to be so before the first request is answered.
     async fn prepare(&self) -> Result<()> {
         self.vms.prepare().await?;
@@ -279,27 +259,11 @@ impl Held {
     }
 }
 
-/// Waits until tasks have ended, and aborts those that are late; returns whether all ended in time.
-async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
-    let all = async { while tasks.join_next().await.is_some() {} };
-    let in_time = tokio::time::timeout(patience, all).await.is_ok();
-    tasks.abort_all();
-    in_time
-}
-
 /// The edge with the configured limits of requests.
 fn with_limits(edge: Edge, config: &config::Http, connections: usize) -> Edge {
     edge.with_cors(Cors::new(&config.cors_origins))
         .with_streams(Streams::of(connections))
         .with_grace(Grace(Duration::from_secs(config.body_grace_seconds)))
-}
-
-/// Whether machines of every kind can run; else which kinds cannot, and why.
-fn ready(engines: &Engines) -> std::result::Result<(), String> {
-    let found = [("VMs", engines.vm.ready()), ("sandboxes", engines.sandbox.ready())];
-    let wrong = found.into_iter().filter_map(|(kind, found)| Some(format!("{kind}: {}", found.err()?)));
-    let wrong: Vec<String> = wrong.collect();
-    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
 /// What is asked of the service from outside without a credential.
@@ -325,14 +289,6 @@ fn metrics(
             probes::soon(counted).await.unwrap_or_default() + &gateway.prometheus() + &host
         })
     })
-}
-
-/// What a process that is to hold machines does before anything else.
-fn begin(config: &Config) {
-    init_log(config);
-    // Only the service's user may read the files that the service and its machines write.
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    seats::raise_descriptors();
 }
 
 /// `berth serve`: answers until SIGTERM or SIGINT, then drains and leaves machines running.
@@ -422,79 +378,14 @@ fn announce(config: &Config, app: &App, doors: &Doors) {
     tracing::info!(%address, sign_up = config.sign_up().describe(), "ready");
 }
 
-fn init_log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_else(|_| "info".into());
-    // It tells of each connection that a lost leader refuses; that the leader is lost is told once.
-    let filter = "sqlx_core::pool=off".parse().map(|quiet| filter.clone().add_directive(quiet)).unwrap_or(filter);
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let is_terminal = std::io::stderr().is_terminal();
-    let for_people = is_for_people(config.log_format, is_terminal);
-    // In tests, a second initialisation leaves the first in place.
-    let _ = if for_people { log.with_ansi(is_terminal).try_init() } else { log.json().try_init() };
-}
-
-/// Whether the log is text for people; else it is JSON for programs.
-const fn is_for_people(format: LogFormat, is_terminal: bool) -> bool {
-    match format {
-        LogFormat::Auto => is_terminal,
-        LogFormat::Json => false,
-        LogFormat::Text => true,
-    }
-}
-
-/// The signals that end a service.
-struct Signals {
-    term: Signal,
-    int: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self> {
-        let cannot = "signals cannot be received";
-        let (term, int) = (SignalKind::terminate(), SignalKind::interrupt());
-        Ok(Self { term: signal(term).context(cannot)?, int: signal(int).context(cannot)? })
-    }
-
-    /// Returns at the next signal.
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.term.recv() => {}
-            _ = self.int.recv() => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_log_is_for_people_where_they_say_so_or_look_at_it() {
-        let read = |word: &str| serde_json::from_value(word.into()).expect("one of the words");
-        for (word, at_a_terminal, elsewhere) in [("auto", true, false), ("json", false, false), ("text", true, true)] {
-            let format: LogFormat = read(word);
-            assert_eq!(
-                (is_for_people(format, true), is_for_people(format, false)),
-                (at_a_terminal, elsewhere),
-                "{word}"
-            );
-        }
-    }
 
     #[tokio::test]
     async fn workers_are_ended_where_connections_cannot_be_served() {
         let ended = CancellationToken::new();
         let drained = drain(async { bail!("no thread") }, async { ended.cancel() }).await;
         assert_eq!((drained.unwrap_err().to_string().as_str(), ended.is_cancelled()), ("no thread", true));
-    }
-
-    #[tokio::test]
-    async fn a_worker_that_does_not_end_is_called_off() {
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async {});
-        assert!(ended(&mut tasks, Duration::from_mins(1)).await);
-        tasks.spawn(std::future::pending());
-        assert!(!ended(&mut tasks, Duration::ZERO).await);
-        assert!(tasks.join_next().await.is_some_and(|ended| ended.is_err_and(|error| error.is_cancelled())));
     }
 }

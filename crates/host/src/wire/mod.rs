@@ -16,6 +16,7 @@
 mod cache;
 mod follow;
 mod frame;
+mod gone;
 mod message;
 mod networks;
 mod remote;
@@ -25,6 +26,7 @@ mod tell;
 mod turn;
 mod vms;
 
+pub use gone::Gone;
 pub use message::{ANSWER, QUESTION, VERSION};
 pub use remote::{Carrier, Remote};
 pub use serve::serve;

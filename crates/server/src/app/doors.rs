@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::App;
-use super::lock::{PAUSE, TRIES};
+use super::listener::bound;
 use crate::config::Config;
 use crate::http::edge::Rooms;
 use crate::http::seats::Seats;
@@ -39,7 +39,7 @@ impl Bound {
     /// Binds every address of the configuration.
     pub async fn new(config: &Config) -> Result<Self> {
         let bind = async |address: SocketAddr, key: &str| {
-            listener(address).await.with_context(|| {
+            bound(address).await.with_context(|| {
                 format!("cannot listen on {address}; is another service there? Set {key} to another address")
             })
         };
@@ -74,18 +74,6 @@ impl Bound {
     }
 }
 
-/// Binds an address. If this service starts right after its predecessor was killed, the address may still be taken for
-/// a while ([`TRIES`]).
-pub(super) async fn listener(address: SocketAddr) -> io::Result<TcpListener> {
-    for _ in 1..TRIES {
-        match TcpListener::bind(address).await {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(PAUSE).await,
-            bound => return bound,
-        }
-    }
-    TcpListener::bind(address).await
-}
-
 impl Doors {
     /// Binds every address of the configuration, and opens them.
     pub async fn open(config: &Config, certificate: Option<Arc<Certificate>>, app: &App) -> Result<Self> {
@@ -95,20 +83,5 @@ impl Doors {
     /// Answers at all of them until told to end.
     pub async fn serve(self, ending: CancellationToken) -> io::Result<()> {
         serve(self.open, self.house, ending).await
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn an_address_that_a_predecessor_leaves_is_taken() {
-        // An address of this test, whose port nobody else takes meanwhile.
-        let predecessor = TcpListener::bind("127.77.0.1:0").await.unwrap();
-        let address = predecessor.local_addr().unwrap();
-        // The first try fails; then the predecessor leaves the address.
-        let (bound, ()) = tokio::join!(listener(address), async { drop(predecessor) });
-        assert_eq!(bound.unwrap().local_addr().unwrap(), address);
     }
 }

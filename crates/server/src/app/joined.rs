@@ -17,7 +17,9 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{Signals, begin, doors, lock, own, reached, ready};
+use super::engines::{reached, ready};
+use super::process::{ENDING, Signals, begin, ended};
+use super::{listener, lock, own};
 use crate::config::Config;
 use crate::private_file;
 use crate::services::host::Engines;
@@ -229,7 +231,7 @@ async fn serve(config: Config, joined: Joined, _lock: lock::DataDir) -> Result<(
     tracing::info!("draining; machines keep running");
     stop.cancel();
     tokio::select! {
-        _ = super::ended(&mut tasks, super::ENDING) => outcome,
+        _ = ended(&mut tasks, ENDING) => outcome,
         () = signals.next() => bail!("ended at once by a second signal; machines keep running, the next start goes on"),
     }
 }
@@ -257,7 +259,7 @@ fn presence(config: &Config, engines: Engines) -> impl Fn() -> Presence + Send +
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener> {
-    doors::listener(address).await.with_context(|| {
+    listener::bound(address).await.with_context(|| {
         format!("cannot listen on {address}; is another program there? Choose another address with --listen")
     })
 }
@@ -271,6 +273,8 @@ fn hostname() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
+
     use super::*;
 
     fn wanted(token: JoinToken) -> Wanted {
@@ -278,7 +282,7 @@ mod tests {
         Wanted { platform, token, listen: ([127, 0, 0, 1], 0).into(), address, again: false }
     }
 
-    async fn answered(request: Request, authority: &link::Authority, other: &link::Authority) -> Result<Answer> {
+    fn answered(request: Request, authority: &link::Authority, other: &link::Authority) -> Result<Answer> {
         let id = berth_domain::ids::HostId(uuid::Uuid::now_v7());
         let name = link::HostName { id, enrolment: 1 };
         let (certificate, _) = authority.host(name, &request.csr, Clock::default().now())?;
@@ -291,12 +295,12 @@ mod tests {
         let (own, other) = (link::Authority::make(now).unwrap(), link::Authority::make(now).unwrap());
         let dir = tempfile::tempdir().unwrap();
         let token = || JoinToken::new([1; 32], own.fingerprint());
-        let refused = enlist(dir.path(), wanted(token()), |request| answered(request, &other, &other)).await;
+        let refused = enlist(dir.path(), wanted(token()), |request| ready(answered(request, &other, &other))).await;
         let refused = refused.map(drop).unwrap_err().to_string();
         assert!(refused.contains("is not the platform that the token is of"), "{refused}");
         assert!(joined(dir.path()).unwrap().is_none());
         refuse(dir.path()).unwrap();
-        enlist(dir.path(), wanted(token()), |request| answered(request, &own, &own)).await.unwrap();
+        enlist(dir.path(), wanted(token()), |request| ready(answered(request, &own, &own))).await.unwrap();
         let kept = joined(dir.path()).unwrap().unwrap();
         assert_eq!((kept.name.as_str(), kept.platform.as_str()), ("beta", "http://127.0.0.1:1"));
         papers(dir.path().to_owned(), kept).unwrap();

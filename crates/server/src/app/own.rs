@@ -39,8 +39,8 @@ pub(super) async fn enrolment(
 ) -> Result<Enrolment> {
     let identity = identity.clone();
     let counted = Arc::new(move |from| identity.count_try(from));
-    let sealed = (sealer, config.secrets.replaces_lost_key);
-    Enrolment::open(hosts.clone(), fleet.clone(), sealed, config.data_dir.join("hosts"), counted).await
+    let secrets = (sealer, config.secrets.replaces_lost_key);
+    Enrolment::open(hosts.clone(), fleet.clone(), secrets, config.data_dir.join("hosts"), counted).await
 }
 
 /// What the configuration and the folder say of it.

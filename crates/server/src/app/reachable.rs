@@ -101,6 +101,10 @@ mod tests {
 
     use super::*;
 
+    fn texts(said: &[Finding]) -> String {
+        said.iter().map(|line| format!("{} {}\n", line.good, line.text)).collect()
+    }
+
     #[tokio::test]
     async fn a_host_says_what_it_joined_when_its_certificate_ends_and_whether_it_answers() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -119,14 +123,15 @@ mod tests {
             papers: Pem { key, certificate, authority: authority.pem().into() },
         };
         let said = of_this_host(&joined, now).await;
-        assert!(said.iter().all(|line| line.good), "{said:?}");
+        assert!(said.iter().all(|line| line.good), "{}", texts(&said));
         assert!(
             said[0].text.contains("https://berth.example.com") && said[1].text.contains(&until.to_string()),
-            "{said:?}"
+            "{}",
+            texts(&said)
         );
         drop(listener);
         let said = of_this_host(&joined, until).await;
-        assert_eq!(said.iter().map(|line| line.good).collect::<Vec<_>>(), [true, false, false], "{said:?}");
+        assert_eq!(said.iter().map(|line| line.good).collect::<Vec<_>>(), [true, false, false], "{}", texts(&said));
         assert!(said[1].text.contains("berth admin host token beta") && said[2].text.contains("berth host serve"));
     }
 }

@@ -350,12 +350,6 @@ pub async fn all_warm(on: impl On, host: HostId) -> Result<Vec<Machine>, DbError
     sql(ALL_WARM).bind(host).fetch_all(on).await
 }
 
-/// How many machines that have not ended are on a host.
-pub async fn count_on(on: impl On, host: HostId) -> Result<i64, DbError> {
-    let count = sql("SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL").bind(host);
-    count.fetch_one(on).await
-}
-
 /// A machine.
 pub async fn find(on: impl On, id: MachineId) -> Result<Option<Machine>, DbError> {
     let one = concat!("SELECT ", machine_columns!(), " FROM machines m WHERE m.id = $1");

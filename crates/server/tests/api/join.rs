@@ -4,7 +4,6 @@ use berth_domain::ids::HostId;
 use berth_server::db::sql;
 use berth_testkit::{Answer, Caller, Guest, Platform};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 const HOSTS: &str = "/api/v1/admin/hosts";
 const JOIN: &str = "/api/v1/hosts/join";
@@ -185,19 +184,24 @@ async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
     }
     admin.act(&format!("{HOSTS}/{own}/token")).await.refused(409, "conflict");
     let guest = ready(&platform, "one").await;
-    let machine = "INSERT INTO machines (id, owner_kind, owner_id, host_id, vcpu, memory_mb, reserved, generation) \
-                   VALUES ($1, 'vm', $1, $2, 1, 256, 1, 1)";
-    let mut tx = platform.app().db.begin().await.expect("a transaction");
-    let vm = Uuid::now_v7().to_string();
-    sql(machine).bind(vm).bind(id(&guest)).execute(&mut tx).await.expect("a row");
-    tx.commit().await.expect("a commit");
+    assert_eq!(admin.act(&format!("{HOSTS}/{own}/cordon")).await.status, 202);
+    let there = admin.running_vm("there").await;
+    assert_eq!(admin.get(&format!("/vms/{there}")).await.body["host_id"], json!(guest.id));
     let path = format!("{HOSTS}/{}", guest.id);
     let refusal = admin.delete(&path).await;
     assert!(text(&refusal.body, "message").contains("--lost"), "{refusal:?}");
     refusal.refused(409, "conflict");
     admin.delete(&format!("{path}?lost=maybe")).await.refused(400, "invalid_request");
     assert_eq!(admin.get(&path).await.body["state"], "ready");
+    drop(guest);
     assert_eq!(admin.delete(&format!("{path}?lost=true")).await.status, 204);
+    // It is told to be gone, and its owner can let go of it; what is new goes elsewhere.
+    admin.reaches(&there, "failed").await;
+    assert_eq!(admin.delete(&format!("/vms/{there}")).await.status, 202);
+    admin.gone(&there).await;
+    assert_eq!(admin.act(&format!("{HOSTS}/{own}/uncordon")).await.status, 202);
+    admin.running_vm("here").await;
+    admin.until("its end", async |_| platform.app().fleet.all().len() == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -26,6 +26,13 @@ pub struct Engines {
     pub network: Arc<dyn NetworkEngine>,
 }
 
+impl Engines {
+    /// Whether these are the same, and not others of the same host.
+    pub fn are(&self, others: &Self) -> bool {
+        Arc::ptr_eq(&self.vm, &others.vm)
+    }
+}
+
 /// The hosts that a service can ask, each by its engines.
 #[derive(Clone)]
 pub struct Fleet {

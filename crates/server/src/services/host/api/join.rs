@@ -64,8 +64,8 @@ pub(super) async fn create_host_token(
     Ok(shown(ops::join::renew_token(&enrolment, &admin, id, (key, &base)).await?))
 }
 
-/// Removes a host, which is never asked again. One that has machines is not removed, unless with `lost=true`: it will not
-/// come back, nor will what it has.
+/// Removes a host, which is never asked again. One that has machines, disks, snapshots or images is not removed, unless with
+/// `lost=true`: it will not come back, nor will they. Their rows stay until they are deleted.
 #[utoipa::path(delete, path = "/api/v1/admin/hosts/{host_id}", operation_id = "deleteHost", tag = "administration",
     params(("host_id" = uuid::Uuid, Path),
         ("lost" = Option<bool>, Query, description = "whether it will not come back")),

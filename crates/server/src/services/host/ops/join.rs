@@ -15,12 +15,12 @@ use uuid::Uuid;
 
 use super::host::host_not_found;
 use crate::db::audit::{Actor, Audit};
-use crate::db::{Tx, machine, machine_gpu};
+use crate::db::{Tx, machine_gpu};
 use crate::http::auth::Person;
 use crate::http::envelope::RequestId;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::http::reply::Created;
-use crate::services::host::store::host::HostRow;
+use crate::services::host::store::host::{HostRow, Things};
 use crate::services::host::wire::host::HostView;
 use crate::services::host::wire::join::{JoinedView, NewHostView};
 use crate::services::host::{Enrolment, store};
@@ -96,7 +96,7 @@ async fn shown_once(
     Ok(Outcome::Created(Created { location, body }))
 }
 
-/// Removes a host: it is never asked again. One that has machines stays, unless it is `lost` and they with it.
+/// Removes a host: it is never asked again. One that has something stays, unless it is `lost`, and all that with it.
 pub async fn remove(enrolment: &Enrolment, admin: &Person, id: HostId, lost: bool) -> Result<()> {
     let hosts = &enrolment.hosts;
     let now = hosts.clock.now();
@@ -106,20 +106,21 @@ pub async fn remove(enrolment: &Enrolment, admin: &Person, id: HostId, lost: boo
         let told = "This service runs on that host. Remove other hosts, or start the service on another one.";
         return Err(Error::new(Code::Conflict, told));
     }
-    let machines = machine::count_on(&mut tx, id).await?;
-    if machines > 0 && !lost {
+    let things = store::host::things(&mut tx, id).await?;
+    if !things.is_none() && !lost {
+        let Things { machines, disks, images } = things;
         let told = format!(
-            "The host has {machines} machines. Delete what they belong to first; if the host will not come back, type: \
-             berth admin host remove {id} --lost"
+            "The host has {machines} machines, {disks} disks and snapshots, and {images} images. Delete them first; if the \
+             host will not come back, type: berth admin host remove {id} --lost"
         );
         return Err(Error::new(Code::Conflict, told));
     }
     store::host::remove(&mut tx, id, now).await?;
-    let data = json!({ "name": host.name(), "lost": lost, "machines": machines });
+    let data = json!({ "name": host.name(), "lost": lost, "machines": things.machines, "disks": things.disks });
     admin.caller.audit("host.delete", &id.to_string()).with(data).write(&mut tx, now).await?;
     tx.commit().await?;
     enrolment.changed.notify_one();
-    tracing::info!(host = %id, name = host.name(), machines, "the host was removed and is asked no more");
+    tracing::info!(host = %id, name = host.name(), ?things, "the host was removed and is asked no more");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! Asks the hosts that joined: one task for each keeps the line to it, follows what happens there, and writes into its row
 //! how it is.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use berth_domain::host::join::{Presence, is_lost, is_renewed};
 use berth_domain::host::{Capacity, State, ask};
 use berth_domain::ids::HostId;
 use berth_host::link::{HostName, Line};
-use berth_host::wire::Remote;
+use berth_host::wire::{Gone, Remote};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -43,9 +43,15 @@ struct Asking {
 /// Runs until told to stop.
 pub async fn ask_all(enrolment: Enrolment, stop: CancellationToken) {
     let mut asked: HashMap<HostId, Asking> = HashMap::new();
+    let mut gone = HashSet::new();
     while !stop.is_cancelled() {
-        match store::host::joined(&enrolment.hosts.db).await {
-            Ok(rows) => follow(&enrolment, &mut asked, rows.iter().filter_map(target).collect(), &stop),
+        let looked = async {
+            let rows = store::host::joined(&enrolment.hosts.db).await?;
+            follow(&enrolment, &mut asked, rows.iter().filter_map(target).collect(), &stop).await;
+            give_up(&enrolment, &mut gone).await
+        };
+        match looked.await {
+            Ok(()) => {}
             Err(error) => tracing::warn!(%error, "which hosts joined is not known; trying again"),
         }
         tokio::select! {
@@ -59,11 +65,41 @@ pub async fn ask_all(enrolment: Enrolment, stop: CancellationToken) {
     }
 }
 
-/// Has those be asked that are wanted, and nobody else.
-fn follow(enrolment: &Enrolment, asked: &mut HashMap<HostId, Asking>, wanted: Vec<Target>, stop: &CancellationToken) {
+/// Has hosts that were removed with what they had stand in the fleet as hosts that will not come back, until nothing of that
+/// has a row.
+async fn give_up(enrolment: &Enrolment, gone: &mut HashSet<HostId>) -> Result<(), DbError> {
+    for row in store::host::removed(&enrolment.hosts.db).await? {
+        let is_empty = store::host::things(&enrolment.hosts.db, row.id).await?.is_none();
+        if is_empty && gone.remove(&row.id) {
+            enrolment.fleet.leave(row.id);
+        } else if !is_empty && !gone.contains(&row.id) {
+            match Remote::reach(Arc::new(Gone), &enrolment.spool.join(row.id.to_string())).await {
+                Ok(remote) => enrolment.fleet.join(row.id, engines(remote)),
+                Err(error) => return Err(DbError::Other(error.to_string())),
+            }
+            gone.insert(row.id);
+        }
+    }
+    Ok(())
+}
+
+fn engines(remote: Remote) -> Engines {
+    let remote = Arc::new(remote);
+    Engines { vm: remote.clone(), sandbox: remote.clone(), network: remote }
+}
+
+/// Has those be asked that are wanted, and nobody else. Returns once the others are asked no more.
+async fn follow(
+    enrolment: &Enrolment,
+    asked: &mut HashMap<HostId, Asking>,
+    wanted: Vec<Target>,
+    stop: &CancellationToken,
+) {
     let is_wanted = |id: &HostId| wanted.iter().any(|target| target.name.id == *id);
-    for (_, gone) in asked.extract_if(|id, _| !is_wanted(id)) {
-        gone.ends.cancel();
+    let gone: Vec<_> = asked.extract_if(|id, _| !is_wanted(id)).map(|(_, asking)| asking).collect();
+    for asking in gone {
+        asking.ends.cancel();
+        let _ = asking.task.await;
     }
     for target in wanted {
         let id = target.name.id;
@@ -153,9 +189,7 @@ impl Asked {
             let (remote, stop) = (remote.clone(), stop.clone());
             async move { remote.follow(stop).await }
         });
-        let engine = Arc::new(remote.clone());
-        let engines = Engines { vm: engine.clone(), sandbox: engine.clone(), network: engine };
-        self.enrolment.fleet.join(self.name.id, engines);
+        self.enrolment.fleet.join(self.name.id, engines(remote.clone()));
         self.remote = Some(remote.clone());
         Ok(remote)
     }

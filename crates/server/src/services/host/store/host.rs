@@ -159,6 +159,44 @@ pub async fn joined(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE joined = 1 AND enrolment > 0 AND removed_at IS NULL ORDER BY id").fetch_all(on).await
 }
 
+/// What a host has that no row has given up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Things {
+    /// Machines.
+    pub machines: i64,
+    /// Disks, and snapshots of disks.
+    pub disks: i64,
+    /// Images of projects.
+    pub images: i64,
+}
+
+impl FromRow for Things {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self { machines: row.int("machines")?, disks: row.int("disks")?, images: row.int("images")? })
+    }
+}
+
+impl Things {
+    /// Whether there is none.
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// What a host has.
+pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
+    let counted = sql("SELECT (SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL) AS machines, \
+         (SELECT COUNT(*) FROM disks WHERE host_id = $1 AND deleted_at IS NULL) \
+         + (SELECT COUNT(*) FROM disk_snapshots WHERE host_id = $1 AND deleted_at IS NULL) AS disks, \
+         (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images");
+    counted.bind(id).fetch_one(on).await
+}
+
+/// Hosts that joined and were removed.
+pub async fn removed(on: impl On) -> Result<Vec<HostRow>, DbError> {
+    sql("SELECT * FROM hosts WHERE joined = 1 AND removed_at IS NOT NULL ORDER BY id").fetch_all(on).await
+}
+
 /// The host that may join with the token of this hash.
 pub async fn by_token(on: impl On, hash: &str) -> Result<Option<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE token_hash = $1 AND removed_at IS NULL").bind(hash).fetch_optional(on).await

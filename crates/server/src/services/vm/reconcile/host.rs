@@ -21,20 +21,22 @@ use crate::work::host::{self, MachineOwners, Sentences, end_unowned};
 /// Watches every host of the fleet, until told to stop: each from when it is there until it is not.
 pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
     let mut fleet = vms.fleet().changes();
-    let (mut watched, mut tasks) = (HashMap::<HostId, CancellationToken>::new(), JoinSet::new());
+    let (mut watched, mut tasks) = (HashMap::<HostId, (Engines, CancellationToken)>::new(), JoinSet::new());
     loop {
         let hosts = fleet.borrow_and_update().clone();
-        watched.retain(|host, ending| {
-            hosts.contains_key(host) || {
+        // One that left and came back meanwhile is another one to whoever watches it.
+        watched.retain(|host, (known, ending)| {
+            hosts.get(host).is_some_and(|engines| engines.are(known)) || {
                 ending.cancel();
                 false
             }
         });
         for (host, engines) in hosts {
             watched.entry(host).or_insert_with(|| {
-                let (ending, on) = (stop.child_token(), VmsOnHost { vms: vms.clone(), host, engines });
+                let ending = stop.child_token();
+                let on = VmsOnHost { vms: vms.clone(), host, engines: engines.clone() };
                 tasks.spawn(host::watch(on, poke.clone(), ending.clone()));
-                ending
+                (engines, ending)
             });
         }
         tokio::select! {
