@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use berth_domain::ids::HostId;
 use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::clock::Clock;
 use berth_qemu::confinement;
@@ -32,7 +31,8 @@ use uuid::Uuid;
 
 pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
-pub use engines::Engines;
+
+pub use crate::services::host::Engines;
 
 use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
@@ -49,6 +49,7 @@ use crate::http::streams::Streams;
 use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::gateway::Gateway;
+use crate::services::host::Fleet;
 use crate::services::identity::{FirstLogin, Identity};
 use crate::services::network::Networks;
 use crate::services::project::Projects;
@@ -80,6 +81,8 @@ pub struct App {
     pub clock: Clock,
     /// Its database.
     pub db: Db,
+    /// The hosts that it can ask.
+    pub fleet: Fleet,
     /// Seals and opens secrets.
     pub sealer: Sealer,
     /// The first administrator's login, if this start made it up.
@@ -145,7 +148,8 @@ impl App {
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let hosts = own::enrol(config, &keeper, &db, &clock, &engines).await?;
-        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, hosts.own());
+        let fleet = Fleet::new(hosts.own(), engines.clone());
+        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, &fleet);
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
@@ -185,6 +189,7 @@ impl App {
             operators_seats,
             clock,
             db,
+            fleet,
             sealer,
             first_login,
             taken_over,
@@ -235,11 +240,11 @@ struct Held {
 }
 
 impl Held {
-    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, host: HostId) -> Self {
-        let (vm, sandbox, network) = (engines.vm.clone(), engines.sandbox.clone(), engines.network.clone());
+    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, fleet: &Fleet) -> Self {
+        let (sandbox, network) = (engines.sandbox.clone(), engines.network.clone());
         Self {
-            vms: Vms::new((db.clone(), database), clock.clone(), config, vm, host),
-            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, host),
+            vms: Vms::new((db.clone(), database), clock.clone(), config, fleet.clone()),
+            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, fleet.own()),
             networks: Networks::new(db.clone(), clock.clone(), network),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }

@@ -15,8 +15,8 @@ use berth_host::vm::Console;
 use berth_host::wire::{Carrier, Remote, serve};
 use tokio_util::sync::CancellationToken;
 
-use super::engines::Engines;
 use crate::config::Config;
+use crate::services::host::Engines;
 
 /// Bytes under way in a pipe.
 const UNDER_WAY: usize = 64 << 10;

@@ -1,28 +1,16 @@
-//! The engines that the service runs machines by.
+//! The engines of the host that the service is on.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use berth_host::bridge::Bridges;
 use berth_host::clock::Clock;
-use berth_host::network::{NetworkEngine, Switches};
-use berth_host::sandbox::SandboxEngine;
+use berth_host::network::Switches;
 use berth_host::sandbox::qemu::QemuSandboxes;
-use berth_host::vm::Engine;
 use berth_host::vm::qemu::QemuEngine;
 
 use crate::config::Config;
-
-/// The engines that run machines.
-#[derive(Clone)]
-pub struct Engines {
-    /// Virtual machines.
-    pub vm: Arc<dyn Engine>,
-    /// Sandboxes.
-    pub sandbox: Arc<dyn SandboxEngine>,
-    /// Networks that join them.
-    pub network: Arc<dyn NetworkEngine>,
-}
+use crate::services::host::Engines;
 
 impl Engines {
     /// Those of this host.

@@ -12,11 +12,10 @@ use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 use berth_qemu::host;
 
-use super::engines::Engines;
 use crate::config::Config;
 use crate::db::Db;
 use crate::db::keeper::Keeper;
-use crate::services::host::{Hosts, Own, Probe};
+use crate::services::host::{Engines, Hosts, Own, Probe};
 
 /// Gives it its row.
 pub(super) async fn enrol(

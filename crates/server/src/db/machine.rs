@@ -313,11 +313,12 @@ pub async fn pool_addresses(on: impl On, host: HostId) -> Result<HashSet<IpAddr>
     Ok(held.into_iter().map(|Held(address)| address).collect())
 }
 
-/// Has every machine be on one host: those that were put somewhere before hosts had rows, and those of a host that is
-/// lost. A database has one data folder, so no two of them were ever on different ones.
+/// Has machines be on a service's own host: those that were put somewhere before hosts had rows, and those of a host whose
+/// service was the database's before. Its data folder is this one's; those of hosts that joined lie there, and stay.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     machine_gpu::leave_others(&mut *tx, host).await?;
-    sql("UPDATE machines SET host_id = $1 WHERE host_id <> $1 \
+    sql("UPDATE machines SET host_id = $1 \
+         WHERE (host_id <> $1 AND host_id NOT IN (SELECT id FROM hosts WHERE joined = 1)) \
          OR (host_id IS NULL AND (reserved = 1 OR slot IS NOT NULL OR address IS NOT NULL))")
     .bind(host)
     .execute(tx)
@@ -389,6 +390,7 @@ pub fn new_id() -> MachineId {
 
 #[cfg(test)]
 mod tests {
+    use berth_domain::host::gpu::Device;
     use berth_domain::ids::{SandboxId, TemplateId, VmId};
 
     use super::*;
@@ -409,9 +411,13 @@ mod tests {
     }
 
     async fn host(tx: &mut Tx) -> HostId {
+        host_that(tx, false).await
+    }
+
+    async fn host_that(tx: &mut Tx, joined: bool) -> HostId {
         let id = HostId(Uuid::now_v7());
         let row = columns! {
-            "id": id, "name": "alpha", "addresses": "[]", "regions": "[]", "cpus": 1_i64, "memory_mb": 1_i64,
+            "id": id, "name": "alpha", "addresses": "[]", "regions": "[]", "cpus": 1_i64, "memory_mb": 1_i64, "joined": joined,
             "overcommit": "{}", "labels": "{}", "state": "ready", "last_seen": 0_i64, "created_at": 0_i64,
         };
         record::insert("hosts", row).execute(tx).await.unwrap();
@@ -491,6 +497,22 @@ mod tests {
             let plan: Vec<_> = plan.into_iter().map(|Step(detail)| detail).collect();
             assert!(plan.iter().any(|step| step.contains(index)), "{question}: {plan:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn machines_of_a_host_that_joined_stay_there_and_keep_their_gpus() {
+        let (db, _dir) = database().await;
+        let mut tx = db.begin().await.unwrap();
+        let (own, joined) = (host(&mut tx).await, host_that(&mut tx, true).await);
+        let mut there = Machine::new(new_id(), Owner::Vm(VmId(Uuid::now_v7())), 1, 256);
+        reserve(&mut tx, joined, Room::Beside, std::slice::from_mut(&mut there)).await.unwrap();
+        insert(&mut tx, &there).await.unwrap();
+        let gpu = Device::Function("0000:01:00.0".parse().unwrap());
+        machine_gpu::reserve(&mut tx, joined, there.id, &[gpu]).await.unwrap();
+        bring_home(&mut tx, own).await.unwrap();
+        let found = find(&mut tx, there.id).await.unwrap().unwrap();
+        assert_eq!((found.host, found.reserved), (Some(joined), true));
+        assert_eq!(machine_gpu::held(&mut tx, joined).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

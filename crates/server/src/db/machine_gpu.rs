@@ -80,11 +80,12 @@ pub async fn release(tx: &mut Tx, machine: MachineId) -> Result<(), DbError> {
 
 /// Has machines have nothing of other hosts than this one: they reserve anew.
 pub async fn leave_others(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE machines SET reserved = 0 WHERE id IN (SELECT machine_id FROM machine_gpus WHERE host_id <> $1)")
+    let others = "host_id <> $1 AND host_id NOT IN (SELECT id FROM hosts WHERE joined = 1)";
+    sql(format!("UPDATE machines SET reserved = 0 WHERE id IN (SELECT machine_id FROM machine_gpus WHERE {others})"))
         .bind(host)
         .execute(&mut *tx)
         .await?;
-    sql("DELETE FROM machine_gpus WHERE host_id <> $1").bind(host).execute(tx).await.map(drop)
+    sql(format!("DELETE FROM machine_gpus WHERE {others}")).bind(host).execute(tx).await.map(drop)
 }
 
 #[cfg(test)]

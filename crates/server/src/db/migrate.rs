@@ -86,6 +86,7 @@ const STEPS: &[Step] = steps![
     58 "0058" "brought_disks",
     59 "0059" "gpu_quotas",
     60 "0060" "cordoned_hosts",
+    61 "0061" "joined_hosts",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

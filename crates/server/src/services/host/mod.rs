@@ -9,6 +9,7 @@
 //! before is lost, and its machines are this one's.
 
 mod api;
+mod fleet;
 mod ops;
 mod reconcile;
 mod service;
@@ -28,6 +29,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::db::{Db, machine};
 
+pub use fleet::{Engines, Fleet};
 pub use service::{Hosts, Own, Probe};
 pub use store::host::{HostRow, all};
 

@@ -29,20 +29,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::ids::{HostId, OrgId, ProjectId};
+use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::vm::Status;
 use berth_domain::vm::slots::CONVERSIONS;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
-use berth_host::vm::Engine;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+use super::host::Fleet;
 use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;
@@ -61,14 +61,8 @@ pub use service::Vms;
 const STOPPING_LOOK: Duration = Duration::from_millis(200);
 
 impl Vms {
-    /// The service over a database, of which this is the id, and an engine, which is that of a host.
-    pub fn new(
-        (db, database): (Db, &str),
-        clock: Clock,
-        config: &Config,
-        engine: Arc<dyn Engine>,
-        host: HostId,
-    ) -> Self {
+    /// The service over a database, of which this is the id, and the hosts that machines can be on.
+    pub fn new((db, database): (Db, &str), clock: Clock, config: &Config, fleet: Fleet) -> Self {
         let inner = Inner {
             depot: Depot::of(&config.backups, database),
             lost_days: config.lost.days,
@@ -77,13 +71,12 @@ impl Vms {
             began_at: clock.now(),
             db,
             clock,
-            engine,
+            fleet,
             catalog: config.catalog.clone(),
             config: config.vm.clone(),
             disk_gb_hour: config.prices.disk_gb_hour,
             overcommit: config.overcommit(),
             names: config.network.answered(),
-            host,
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             backup_failures: AtomicU64::new(0),
@@ -118,7 +111,7 @@ impl Vms {
         tasks.spawn(reconcile::backup::search(self.clone(), stop.clone()));
         self.drive(tasks, stop, reconcile::project_image::ProjectImageLife::new(self.clone()));
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
-        let (engine, ending) = (self.inner.engine.clone(), stop.clone());
+        let (engine, ending) = (self.inner.fleet.here().vm.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use berth_domain::Timestamp;
 use berth_domain::host::placement::Overcommit;
 use berth_domain::ids::HostId;
+use berth_host::EngineError;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
@@ -19,6 +20,7 @@ use super::slots::Slots;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog};
 use crate::db::Db;
+use crate::services::host::Fleet;
 
 /// The VM service.
 #[derive(Clone)]
@@ -30,13 +32,12 @@ pub struct Vms {
 pub(super) struct Inner {
     pub db: Db,
     pub clock: Clock,
-    pub engine: Arc<dyn Engine>,
+    pub fleet: Fleet,
     pub catalog: Catalog,
     pub config: crate::config::Vm,
     pub disk_gb_hour: Amount,
     pub overcommit: Overcommit,
     pub names: Option<Answered>,
-    pub host: HostId,
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
     pub backup_failures: AtomicU64,
@@ -91,8 +92,22 @@ impl Vms {
         self.inner.lost_days
     }
 
+    /// The hosts that machines can be on.
+    pub(in crate::services::vm) fn fleet(&self) -> &Fleet {
+        &self.inner.fleet
+    }
+
+    /// The engine of the host that something is on. What is on none yet is asked of the service's own, which has nothing of it.
+    ///
+    /// # Errors
+    /// That host cannot be asked now.
+    pub(in crate::services::vm) fn engine_of(&self, host: Option<HostId>) -> Result<Arc<dyn Engine>, EngineError> {
+        Ok(self.fleet().of(host.unwrap_or_else(|| self.host()))?.vm)
+    }
+
+    /// The engine of the service's own host, which has what is received and what comes from elsewhere.
     pub(crate) fn engine(&self) -> &dyn Engine {
-        &*self.inner.engine
+        &*self.inner.fleet.here().vm
     }
 
     pub(crate) fn catalog(&self) -> &Catalog {
@@ -108,9 +123,9 @@ impl Vms {
         self.inner.overcommit
     }
 
-    /// The host that its machines are put onto.
+    /// The service's own host.
     pub(in crate::services::vm) fn host(&self) -> HostId {
-        self.inner.host
+        self.inner.fleet.own()
     }
 
     pub(crate) fn config(&self) -> &crate::config::Vm {

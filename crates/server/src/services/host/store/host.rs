@@ -127,9 +127,9 @@ pub async fn put(tx: &mut Tx, known: Option<&HostRow>, host: &HostRow) -> Result
     }
 }
 
-/// Says of every host but one that it is lost.
+/// Says of every host but one that it is lost, and of none that joined: those are asked over the network, whoever asks.
 pub async fn lose_others(tx: &mut Tx, id: HostId) -> Result<(), DbError> {
-    let lost = sql("UPDATE hosts SET state = 'lost' WHERE id <> $1 AND state <> 'lost'");
+    let lost = sql("UPDATE hosts SET state = 'lost' WHERE id <> $1 AND state <> 'lost' AND joined = 0");
     lost.bind(id).execute(tx).await.map(drop)
 }
 

@@ -6,6 +6,8 @@
 mod placement;
 mod record;
 
+use std::sync::Arc;
+
 use berth_domain::firewall::Rules;
 use berth_domain::host::gpu::Device;
 use berth_domain::ids::{DiskId, Owner, VmId};
@@ -15,7 +17,7 @@ use berth_domain::vm::request::MAX_DATA_DISKS;
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{DataDisk, GuestKeys, MachineSpec, Open};
+use berth_host::vm::{DataDisk, Engine, GuestKeys, MachineSpec, Open};
 
 use super::reach::note_reach;
 use super::{StepError, fault};
@@ -92,7 +94,7 @@ impl Life for VmLife {
     }
 
     async fn take(&self, seen: &Seen, step: Step) -> Result<(), StepError> {
-        let (machine, engine, now) = (seen.vm.machine.aim(), self.vms.engine(), seen.now);
+        let (machine, engine, now) = (seen.vm.machine.aim(), self.engine(seen)?, seen.now);
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
@@ -180,7 +182,7 @@ impl Life for VmLife {
             // Its guest did nothing wrong, and goes on.
             error
                 if seen.vm.status == Status::Suspending
-                    && self.vms.engine().observe(seen.vm.machine.id).await? != Machine::Absent =>
+                    && self.engine(seen)?.observe(seen.vm.machine.id).await? != Machine::Absent =>
             {
                 let step = Step::KeepRunning(error.to_string());
                 self.record(seen, |vm| apply(vm, &step, seen.now)).await?;
@@ -201,6 +203,11 @@ impl VmLife {
         Self { vms }
     }
 
+    /// The engine of the host that a VM's machine is on.
+    fn engine(&self, seen: &Seen) -> Result<Arc<dyn Engine>, EngineError> {
+        self.vms.engine_of(seen.vm.machine.host)
+    }
+
     /// A VM's rules as its machine is told them: with the addresses of whoever is in a group, of those whom its networks join
     /// it to.
     async fn rules(&self, vm: &VmRow) -> Result<Rules, StepError> {
@@ -212,7 +219,7 @@ impl VmLife {
     }
 
     async fn snapshot(&self, seen: &Seen) -> Result<Snapshot, StepError> {
-        let (vm, engine, config) = (&seen.vm, self.vms.engine(), self.vms.config());
+        let (vm, engine, config) = (&seen.vm, self.engine(seen)?, self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
         let is_pending = vm.ports_pending || seen.rules != vm.applied_rules;
@@ -258,7 +265,7 @@ impl VmLife {
     /// be another's, and what a rescue left.
     async fn let_go(&self, seen: &Seen) -> Result<(), StepError> {
         if !seen.gpus.is_empty() || seen.vm.rescue_user.is_some() {
-            self.vms.engine().power_off(seen.vm.machine.aim()).await?;
+            self.engine(seen)?.power_off(seen.vm.machine.aim()).await?;
         }
         Ok(())
     }
@@ -277,7 +284,8 @@ impl VmLife {
     async fn start(&self, seen: &Seen) -> Result<(), StepError> {
         let spec = self.spec(seen)?;
         let spec = MachineSpec { generation: spec.generation + 1, ..spec };
-        let host = self.vms.engine().host_boot();
+        let engine = self.engine(seen)?;
+        let host = engine.host_boot();
         let now = seen.now;
         let intent = |vm: &mut VmRow| {
             vm.machine.generation = spec.generation;
@@ -297,7 +305,7 @@ impl VmLife {
             return Ok(());
         }
         fault("vm", "start", "intent").await?;
-        let started = self.vms.engine().start(&spec).await?;
+        let started = engine.start(&spec).await?;
         fault("vm", "start", "done").await?;
         self.record(seen, |vm| {
             if let Some(started) = &started {
@@ -347,14 +355,14 @@ impl VmLife {
 
     async fn suspend(&self, seen: &Seen) -> Result<(), StepError> {
         let spec = self.spec(seen)?;
-        self.vms.engine().suspend(&spec).await?;
+        self.engine(seen)?.suspend(&spec).await?;
         fault("vm", "suspend", "done").await?;
         self.record(seen, |vm| vm.has_memory = true).await
     }
 
     async fn go_on(&self, seen: &Seen, has_room: bool) -> Result<(), StepError> {
         if has_room {
-            self.vms.engine().resume(seen.vm.machine.aim()).await?;
+            self.engine(seen)?.resume(seen.vm.machine.aim()).await?;
         }
         self.record(seen, |vm| {
             if has_room {
@@ -374,7 +382,7 @@ impl VmLife {
             return Ok(());
         }
         let keys = GuestKeys { user: vm.login_user.clone(), keys: vm.ssh_keys.clone(), former: vm.given_keys.clone() };
-        let are_set = self.vms.engine().set_keys(vm.machine.aim(), &keys).await?;
+        let are_set = self.engine(seen)?.set_keys(vm.machine.aim(), &keys).await?;
         fault("vm", "set_keys", "done").await?;
         self.record(seen, |vm| {
             if are_set {
@@ -392,7 +400,7 @@ impl VmLife {
         if !self.is_recorded(seen, |vm| opens(vm, &spec)).await? {
             return Ok(());
         }
-        let changed = self.vms.engine().set_ports(&spec, before).await;
+        let changed = self.engine(seen)?.set_ports(&spec, before).await;
         if changed.is_err() {
             // A running VM has no deadline that would tell its owner.
             self.record(seen, |vm| vm.message = Some(PORTS_LATER.into())).await?;

@@ -1,0 +1,82 @@
+//! The hosts that a service can ask at this moment.
+//!
+//! The service's own host is always among them. One that is asked over the network comes once it has said what it is, and
+//! goes when it is removed; while it merely does not answer it stays, and what it is asked fails for now. So whoever acts
+//! on something that is on a host asks [`Fleet::of`] that host, and treats a host that is not there like one that does not
+//! answer: it tries again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use berth_domain::ids::HostId;
+use berth_host::network::NetworkEngine;
+use berth_host::sandbox::SandboxEngine;
+use berth_host::vm::Engine;
+use berth_host::{EngineError, Result};
+use tokio::sync::watch;
+
+/// The engines that run machines on a host.
+#[derive(Clone)]
+pub struct Engines {
+    /// Virtual machines.
+    pub vm: Arc<dyn Engine>,
+    /// Sandboxes.
+    pub sandbox: Arc<dyn SandboxEngine>,
+    /// Networks that join them.
+    pub network: Arc<dyn NetworkEngine>,
+}
+
+/// The hosts that a service can ask, each by its engines.
+#[derive(Clone)]
+pub struct Fleet {
+    own: HostId,
+    here: Engines,
+    hosts: Arc<watch::Sender<HashMap<HostId, Engines>>>,
+}
+
+impl Fleet {
+    /// The fleet of a service whose own host has these engines.
+    pub fn new(own: HostId, engines: Engines) -> Self {
+        let hosts = watch::Sender::new([(own, engines.clone())].into());
+        Self { own, here: engines, hosts: Arc::new(hosts) }
+    }
+
+    /// The service's own host.
+    pub const fn own(&self) -> HostId {
+        self.own
+    }
+
+    /// The engines of the service's own host.
+    pub const fn here(&self) -> &Engines {
+        &self.here
+    }
+
+    /// The engines of a host.
+    ///
+    /// # Errors
+    /// It cannot be asked now; another try may help.
+    pub fn of(&self, host: HostId) -> Result<Engines> {
+        let away = || EngineError::Transient("the host cannot be reached".into());
+        self.hosts.borrow().get(&host).cloned().ok_or_else(away)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<(HostId, Engines)> {
+        self.hosts.borrow().iter().map(|(id, engines)| (*id, engines.clone())).collect()
+    }
+
+    /// From now on a host can be asked, by these engines.
+    pub fn join(&self, host: HostId, engines: Engines) {
+        self.hosts.send_modify(|hosts| drop(hosts.insert(host, engines)));
+    }
+
+    /// A host is asked no more. The service's own stays.
+    pub fn leave(&self, host: HostId) {
+        self.hosts.send_if_modified(|hosts| host != self.own && hosts.remove(&host).is_some());
+    }
+
+    /// Tells when hosts came or went, and which there are.
+    pub fn changes(&self) -> watch::Receiver<HashMap<HostId, Engines>> {
+        self.hosts.subscribe()
+    }
+}
