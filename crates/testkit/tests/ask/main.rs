@@ -5,5 +5,6 @@ mod bytes;
 mod networks;
 mod sandboxes;
 mod streams;
+mod travels;
 mod vms;
 mod way;
