@@ -72,7 +72,8 @@ pub fn run(report: &mut Report) -> Result<()> {
             gpus: None,
             region: Some("local"),
             labels: Some(&alike.labels),
-            needs_layers: false,
+            needs: AtHand::Nothing,
+            tied: None,
             on: None,
         };
         let mut times = Vec::new();

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::commands::{
-    account, admin, audit, chat, context, disk, image, invitation, key, member, model, network, org, project, quota,
-    referral, sandbox, session, speak, ssh_key, template, usage, vm,
+    account, admin, audit, chat, context, disk, host, image, invitation, key, member, model, network, org, project,
+    quota, referral, sandbox, session, speak, ssh_key, template, usage, vm,
 };
 use crate::global::Global;
 
@@ -43,6 +43,9 @@ pub enum Command {
         /// The new file
         file: PathBuf,
     },
+    /// This machine as a host of a platform whose service is on another one
+    #[command(subcommand)]
+    Host(host::HostCommand),
     /// Show what this machine can do and what is missing
     Doctor {
         #[command(flatten)]
@@ -166,6 +169,6 @@ pub struct ServiceArgs {
 impl Cli {
     /// Whether this process is the service itself.
     pub const fn runs_the_service(&self) -> bool {
-        matches!(self.command, Command::Serve { .. } | Command::Shutdown(_))
+        matches!(self.command, Command::Serve { .. } | Command::Shutdown(_) | Command::Host(_))
     }
 }

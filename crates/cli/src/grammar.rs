@@ -9,7 +9,7 @@ use crate::cli::Cli;
 use crate::complete::completed;
 
 /// Commands that call no service.
-const LOCAL: [&str; 5] = ["serve", "shutdown", "backup", "doctor", "completions"];
+const LOCAL: [&str; 6] = ["serve", "shutdown", "backup", "host", "doctor", "completions"];
 /// Commands with an option of a global one's name: the command, the global option, and that option's long name there,
 /// which is hidden.
 const OWN: [(&[&str], &str, &str); 2] =

@@ -29,8 +29,17 @@ pub struct Host {
     pub gpus: Vec<HostGpu>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// `ready`, `cordoned`, `draining` or `lost`.
+    /// `ready`, `cordoned`, `draining`, `lost` or `joining`.
     pub state: String,
+    /// Whether it joined and is asked over the network.
+    #[serde(default)]
+    pub joined: bool,
+    /// The version of Berth there.
+    pub version: Option<String>,
+    /// Why it cannot be asked now.
+    pub trouble: Option<String>,
+    /// When its certificate ends, RFC 3339.
+    pub certificate_expires_at: Option<String>,
     /// When its service last said that it is there, RFC 3339.
     pub last_seen_at: String,
     /// When its service first said so, RFC 3339.
@@ -50,6 +59,57 @@ pub struct HostGpu {
     pub sandbox_id: Option<String>,
     /// Why no machine can have it whole.
     pub unavailable: Option<String>,
+}
+
+/// A host that is to join.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct NewHost {
+    /// What it is called.
+    pub name: String,
+    /// The region that it belongs to.
+    pub region_id: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A host with what it joins with, shown once.
+#[derive(Clone, Deserialize, Serialize)]
+pub struct HostToken {
+    /// The host.
+    #[serde(flatten)]
+    pub host: Host,
+    /// Its token.
+    pub token: String,
+    /// What to type on the machine that joins.
+    pub command: String,
+}
+
+/// What a host says that joins.
+#[derive(Clone, Serialize)]
+pub struct JoinHost {
+    /// Its token.
+    pub token: String,
+    /// Its request for a certificate, in PEM.
+    pub csr: String,
+    /// Where it can be asked, as `host:port`.
+    pub address: String,
+    /// What its machine calls itself.
+    pub name: String,
+    /// The version of Berth there.
+    pub version: String,
+}
+
+/// What a host has joined with.
+#[derive(Clone, Debug, Deserialize)]
+pub struct JoinedHost {
+    /// Its id.
+    pub host_id: String,
+    /// What it is called.
+    pub name: String,
+    /// Its certificate, in PEM.
+    pub certificate: String,
+    /// The certificate of the platform's authority, in PEM.
+    pub authority: String,
 }
 
 /// Filters for a list of hosts.
@@ -96,6 +156,26 @@ impl Client {
     /// Calls a host otherwise, or labels it anew.
     pub async fn update_host(&self, id: &str, change: &ChangeHost) -> Result<Host> {
         self.patch(&path(id), change).await
+    }
+
+    /// Names a host that is to join.
+    pub async fn create_host(&self, new: &NewHost) -> Result<HostToken> {
+        self.post("/api/v1/admin/hosts", Some(new)).await
+    }
+
+    /// Gives a host another token.
+    pub async fn create_host_token(&self, id: &str) -> Result<HostToken> {
+        self.post(&format!("{}/token", path(id)), None::<&()>).await
+    }
+
+    /// Removes a host; with `lost` with all that it has.
+    pub async fn delete_host(&self, id: &str, lost: bool) -> Result<()> {
+        self.delete(&format!("{}?lost={lost}", path(id))).await
+    }
+
+    /// Exchanges a host's token for its certificate. Nobody is signed in for that.
+    pub async fn join_host(&self, join: &JoinHost) -> Result<JoinedHost> {
+        self.post("/api/v1/hosts/join", Some(join)).await
     }
 
     /// Has a host take no new machines; those that it has go on.

@@ -12,6 +12,7 @@ pub mod fault;
 mod finding;
 mod generation;
 pub mod gpu;
+pub mod link;
 pub mod lost;
 mod machines;
 pub mod network;

@@ -7,10 +7,12 @@ mod doors;
 mod engines;
 mod folder;
 mod host;
+mod joined;
 mod lock;
 mod members;
 mod offer;
 mod own;
+mod reachable;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -29,10 +31,10 @@ use tokio_util::task::AbortOnDropHandle;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+pub use crate::services::host::Engines;
 pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
-
-pub use crate::services::host::Engines;
+pub use joined::{Answer, Joined, Request, Wanted, join, joined, serve_host};
 
 use crate::config::{self, Config, LogFormat};
 use crate::db::{Db, DbError, keeper};
@@ -143,6 +145,7 @@ impl App {
     /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = lock::DataDir::take(&config.data_dir).await?;
+        joined::refuse(&config.data_dir)?;
         let config = &offer::with_gpus(config, &*engines.vm).await;
         let keeper = folder::keeper(&config.data_dir)?;
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
@@ -153,6 +156,7 @@ impl App {
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
+        let enrolment = own::enrolment(config, (&hosts, &fleet), &sealer, &identity).await?;
         let seats = Seats::configured(&config.http);
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         held.prepare().await?;
@@ -165,6 +169,7 @@ impl App {
         let probes = probes(&db, &health, engines.clone(), metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(hosts.routes()).merge(inside);
+        let services = services.merge(enrolment.routes());
         let base = Configured(config.public_url().map(Arc::from));
         let gate: Arc<dyn Gate> = Arc::new(identity.clone());
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
@@ -175,6 +180,7 @@ impl App {
         let keeping = folder::Keeping::new(&db, keeper.run, config, health);
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
+        enrolment.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);
         held.spawn_workers(&mut tasks, &stop, &taken_over);
@@ -241,11 +247,11 @@ struct Held {
 
 impl Held {
     fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, fleet: &Fleet) -> Self {
-        let (sandbox, network) = (engines.sandbox.clone(), engines.network.clone());
+        let sandbox = engines.sandbox.clone();
         Self {
             vms: Vms::new((db.clone(), database), clock.clone(), config, fleet.clone()),
             sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, fleet.own()),
-            networks: Networks::new(db.clone(), clock.clone(), network),
+            networks: Networks::new(db.clone(), clock.clone(), fleet.clone()),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }
     }

@@ -7,6 +7,7 @@ pub mod chat;
 pub mod context;
 pub mod disk;
 mod firewall;
+pub mod host;
 pub mod image;
 pub mod invitation;
 pub mod key;
@@ -47,6 +48,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         }
         Command::Backup { service, file } => return service::back_up(global.look(), &service, &file).await,
         Command::Shutdown(args) => return Box::pin(service::shutdown(&args)).await,
+        Command::Host(command) => return Box::pin(host::run(command)).await,
         Command::Doctor { service, gpu } => return service::doctor(&service, gpu).await,
         Command::Completions { shell } => {
             complete::register(shell)?;

@@ -21,6 +21,7 @@ mod guest;
 mod host;
 mod identity;
 mod image;
+mod join;
 mod listener;
 mod network;
 mod networks;

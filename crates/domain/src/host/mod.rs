@@ -11,6 +11,7 @@ pub mod error;
 pub mod export;
 pub mod gpu;
 pub mod image;
+pub mod join;
 pub mod model;
 pub mod network;
 pub mod overcommit;

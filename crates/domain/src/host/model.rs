@@ -14,8 +14,10 @@ words! {
         Cordoned = "cordoned",
         /// It keeps those that it has until they are somewhere else, and takes no more.
         Draining = "draining",
-        /// Another one has its database and its machines.
+        /// Another one has its database and its machines; or it joined and has not answered for a while.
         Lost = "lost",
+        /// It has a name and a token, and has not joined yet.
+        Joining = "joining",
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_domain::host::ask::stream::{Event, Watch};
 use berth_domain::host::ask::{Ask, host, sandbox};
 use berth_domain::ids::MachineId;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::remote::Remote;
@@ -13,15 +14,24 @@ use crate::Result;
 
 /// Between two tries to reach a host that is gone.
 const RETRY: Duration = Duration::from_secs(1);
+/// A host that was followed for longer was there meanwhile, even if the same ends it again.
+const LASTING: Duration = Duration::from_mins(1);
 
 impl Remote {
     /// Follows what happens on the host, until told to stop. While it cannot be reached, its engines are not ready;
     /// once it can be again, every machine that it has is looked at, since nobody knows what happened meanwhile.
     pub async fn follow(&self, stop: CancellationToken) {
+        let mut told = None;
         loop {
+            let began = Instant::now();
             let Some(Err(error)) = stop.run_until_cancelled(self.listen()).await else { return };
-            tracing::warn!(%error, "nobody knows what happens on a host; trying again");
             self.cache.lose(&error);
+            // What goes on for hours is told once.
+            let text = Some(error.to_string());
+            if told != text || began.elapsed() > LASTING {
+                tracing::warn!(%error, "nobody knows what happens on a host; trying again");
+            }
+            told = text;
             if stop.run_until_cancelled(tokio::time::sleep(RETRY)).await.is_none() {
                 return;
             }

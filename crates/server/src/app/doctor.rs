@@ -14,7 +14,7 @@ use berth_host::vm::qemu::QemuEngine;
 use berth_host::{Demand, Finding};
 use berth_qemu::{confinement, host};
 
-use super::{lock, members};
+use super::{lock, members, reachable};
 use crate::config::{Config, Network};
 use crate::services::vm::Depot;
 
@@ -59,6 +59,7 @@ pub async fn doctor(config: &Config) -> Report {
     lines.extend(["espeak-ng", "ffmpeg"].map(|name| speaks(name, host::find(name))));
     lines.push(data_dir(config));
     lines.extend(members::findings(&config.database_url).await);
+    lines.extend(reachable::findings(config).await);
     lines.extend(backups(config).await);
     lines.push(Finding { good: true, what: "sign-up".into(), text: config.sign_up().describe().into() });
     Report { ok: lines.iter().all(|l| l.good), lines, verdicts: MACHINES }

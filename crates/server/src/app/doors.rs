@@ -76,7 +76,7 @@ impl Bound {
 
 /// Binds an address. If this service starts right after its predecessor was killed, the address may still be taken for
 /// a while ([`TRIES`]).
-async fn listener(address: SocketAddr) -> io::Result<TcpListener> {
+pub(super) async fn listener(address: SocketAddr) -> io::Result<TcpListener> {
     for _ in 1..TRIES {
         match TcpListener::bind(address).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => tokio::time::sleep(PAUSE).await,

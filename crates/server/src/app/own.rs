@@ -15,7 +15,9 @@ use berth_qemu::host;
 use crate::config::Config;
 use crate::db::Db;
 use crate::db::keeper::Keeper;
-use crate::services::host::{Engines, Hosts, Own, Probe};
+use crate::seal::Sealer;
+use crate::services::host::{Engines, Enrolment, Fleet, Hosts, Own, Probe};
+use crate::services::identity::Identity;
 
 /// Gives it its row.
 pub(super) async fn enrol(
@@ -26,6 +28,19 @@ pub(super) async fn enrol(
     engines: &Engines,
 ) -> Result<Hosts> {
     Hosts::start(db.clone(), clock.clone(), own(config, keeper), probe(config, engines.vm.clone())).await
+}
+
+/// Has other hosts join it.
+pub(super) async fn enrolment(
+    config: &Config,
+    (hosts, fleet): (&Hosts, &Fleet),
+    sealer: &Sealer,
+    identity: &Identity,
+) -> Result<Enrolment> {
+    let identity = identity.clone();
+    let counted = Arc::new(move |from| identity.count_try(from));
+    let sealed = (sealer, config.secrets.replaces_lost_key);
+    Enrolment::open(hosts.clone(), fleet.clone(), sealed, config.data_dir.join("hosts"), counted).await
 }
 
 /// What the configuration and the folder say of it.
@@ -41,7 +56,7 @@ fn own(config: &Config, keeper: &Keeper) -> Own {
 }
 
 /// What can be asked of it.
-fn probe(config: &Config, engine: Arc<dyn Engine>) -> Box<dyn Probe> {
+pub(super) fn probe(config: &Config, engine: Arc<dyn Engine>) -> Box<dyn Probe> {
     Box::new(Asked { engine, reserve_mb: config.vm.memory_reserve_mb })
 }
 

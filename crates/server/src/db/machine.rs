@@ -43,7 +43,9 @@ macro_rules! machine_columns {
          m.reserved AS machine_reserved, m.slot AS machine_slot, m.address AS machine_address, \
          m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, \
          m.pool_address AS machine_pool_address, m.generation AS machine_generation, \
-         m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready"
+         m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready, \
+         CAST(CASE WHEN EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost') THEN 1 ELSE 0 END AS BIGINT) \
+         AS machine_host_is_lost"
     };
 }
 
@@ -64,7 +66,8 @@ macro_rules! with_machine {
 }
 
 /// Every machine that is not gone.
-const LIVING: &str = "SELECT id, owner_kind, owner_id FROM machines WHERE deleted_at IS NULL";
+const LIVING: &str = "SELECT id, owner_kind, owner_id FROM machines \
+     WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
 /// Every warm machine of a host.
 const ALL_WARM: &str = concat!(
     "SELECT ",
@@ -103,6 +106,8 @@ pub struct Machine {
     pub generation: i64,
     /// The host's boot that it was started in last.
     pub host_boot: Option<String>,
+    /// Whether its host does not answer. Read with the machine, and never written.
+    pub host_is_lost: bool,
     /// When its owner went.
     pub deleted_at: Option<Timestamp>,
     /// Of one that nobody owns yet: the top layer of its disk.
@@ -128,6 +133,7 @@ impl FromRow for Machine {
             pool_address: row.opt_parsed("machine_pool_address")?,
             generation: row.int("machine_generation")?,
             host_boot: row.opt_text("machine_host_boot")?,
+            host_is_lost: row.flag("machine_host_is_lost")?,
             deleted_at: row.opt_time("machine_deleted_at")?,
             layer: row.opt_parsed("machine_layer_id")?,
             ready: row.flag("machine_ready")?,
@@ -164,6 +170,7 @@ impl Machine {
             pool_address: None,
             generation: 0,
             host_boot: None,
+            host_is_lost: false,
             deleted_at: None,
             layer: None,
             ready: false,
@@ -231,9 +238,9 @@ pub async fn owner(on: impl On, id: MachineId) -> Result<Option<Owner>, DbError>
     Ok(found.map(|Owned(_, owner)| owner))
 }
 
-/// Every machine that is not gone, with what owns it.
-pub async fn living(on: impl On) -> Result<Vec<Owned>, DbError> {
-    sql(LIVING).fetch_all(on).await
+/// Every machine that is not gone and may be on a host, with what owns it.
+pub async fn living(on: impl On, host: HostId) -> Result<Vec<Owned>, DbError> {
+    sql(LIVING).bind(host).fetch_all(on).await
 }
 
 /// The smallest slots of a host that are free: so many.
@@ -341,6 +348,12 @@ pub async fn warm(on: impl On, memory: MemoryId) -> Result<Option<Machine>, DbEr
 /// Every warm machine of a host, the oldest first.
 pub async fn all_warm(on: impl On, host: HostId) -> Result<Vec<Machine>, DbError> {
     sql(ALL_WARM).bind(host).fetch_all(on).await
+}
+
+/// How many machines that have not ended are on a host.
+pub async fn count_on(on: impl On, host: HostId) -> Result<i64, DbError> {
+    let count = sql("SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL").bind(host);
+    count.fetch_one(on).await
 }
 
 /// A machine.
@@ -463,7 +476,8 @@ mod tests {
         assert_eq!(owner(&mut tx, machines[3].id).await.unwrap(), Some(machines[3].owner));
         assert_eq!(owner(&mut tx, gone.id).await.unwrap(), None);
         assert_eq!(of_owner(&mut tx, machines[3].owner).await.unwrap(), machines[3..4]);
-        assert_eq!(living(&mut tx).await.unwrap().len(), 3);
+        assert_eq!(living(&mut tx, here).await.unwrap().len(), 2);
+        assert_eq!(living(&mut tx, there).await.unwrap().len(), 1);
     }
 
     #[tokio::test]

@@ -87,6 +87,7 @@ const STEPS: &[Step] = steps![
     59 "0059" "gpu_quotas",
     60 "0060" "cordoned_hosts",
     61 "0061" "joined_hosts",
+    62 "0062" "disks_on_hosts",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

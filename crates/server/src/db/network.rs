@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use berth_domain::Timestamp;
 use berth_domain::host::network::Membership;
-use berth_domain::ids::NetworkId;
+use berth_domain::ids::{HostId, MachineId, NetworkId};
 use berth_domain::label::Label;
 use berth_domain::machine::Owner;
 use berth_domain::network::address6;
@@ -132,6 +132,21 @@ pub async fn open(tx: &mut Tx, tenant: Tenant, id: NetworkId) -> Result<Option<O
         .bind(tenant.project)
         .fetch_optional(tx)
         .await
+}
+
+/// The hosts that a network's machines have their places on, but for this one.
+pub async fn hosts(on: impl On, network: NetworkId, but: MachineId) -> Result<Vec<HostId>, DbError> {
+    struct Host(HostId);
+    impl FromRow for Host {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            row.parsed("host_id").map(Self)
+        }
+    }
+    let hosts = sql("SELECT DISTINCT m.host_id FROM network_members nm \
+         JOIN machines m ON m.owner_id = nm.owner_id AND m.owner_kind = nm.owner_kind \
+         WHERE nm.network_id = $1 AND m.id <> $2 AND m.host_id IS NOT NULL AND m.deleted_at IS NULL");
+    let hosts: Vec<Host> = hosts.bind(network).bind(but).fetch_all(on).await?;
+    Ok(hosts.into_iter().map(|Host(host)| host).collect())
 }
 
 /// The addresses of a network that are somebody's.

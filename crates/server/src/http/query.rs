@@ -99,3 +99,10 @@ fn known(parts: &Parts) -> Option<&Known> {
 fn judge(parts: &Parts, known: &[String]) -> Result<()> {
     query::refuse_unknown(parts.uri.query().unwrap_or_default(), known)
 }
+/// Rule: `true` or `false`.
+///
+/// # Errors
+/// Anything else.
+pub fn truth(text: &str) -> Result<bool, String> {
+    text.parse().map_err(|_| "must be true or false".into())
+}

@@ -1,15 +1,14 @@
 //! Puts machines onto hosts, for all services that own some: reads hosts as they stand, in the transaction that acts on the
 //! decision, which is the domain's (`domain::host::placement`).
 //!
-//! Of its own host a service knows what it has at this moment; of others, what their rows say.
+//! What hosts have at this moment they were asked before; of a host that did not say it is known that it is there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use berth_domain::host::State;
 use berth_domain::host::gpu::{Device, Gpu};
-use berth_domain::host::overcommit::offered_mb;
 use berth_domain::host::placement::{
-    AtHand, Disk, Host, Kind, Overcommit, Placed, Policy, Promised, Refused, Wish, place as decide,
+    AtHand, Disk, Host, Overcommit, Placed, Policy, Promised, Refused, Wish, place as decide,
 };
 use berth_domain::ids::HostId;
 use serde_json::json;
@@ -18,7 +17,7 @@ use uuid::Uuid;
 use super::host::{self, HostRow};
 use crate::db::{DbError, Tx, machine, machine_gpu};
 
-/// What the service's own host has at this moment for machines of the kind that is wished.
+/// What a host has at this moment for machines of the kind that is wished.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     /// Virtual CPUs that it offers; none where they are not counted.
@@ -33,6 +32,8 @@ pub struct Now<'a> {
     pub gpus: &'a [Gpu],
     /// What it lacks of addresses and ports for the machine, as a sentence.
     pub lacks_network: Option<&'a str>,
+    /// What it has of what the machine begins with.
+    pub at_hand: AtHand,
 }
 
 /// Why a machine is put nowhere.
@@ -71,7 +72,7 @@ struct Standing {
     held_gpus: BTreeSet<Device>,
 }
 
-/// Puts a machine onto one of the hosts, the service's `own` among them, or says why none takes it.
+/// Puts a machine onto one of the hosts, of which these say what they have `now`, or says why none takes it.
 ///
 /// # Errors
 /// As for a database that does not answer where the service's own host is lost: whoever has its machines now decides for
@@ -80,7 +81,7 @@ pub async fn place(
     tx: &mut Tx,
     own: HostId,
     wish: &Wish<'_>,
-    now: &Now<'_>,
+    now: &HashMap<HostId, Now<'_>>,
     overcommit: Overcommit,
 ) -> Result<Result<Placed, Refusal>, DbError> {
     let mut standing = Vec::new();
@@ -95,52 +96,31 @@ pub async fn place(
         let held_gpus = if has_gpus { machine_gpu::held(&mut *tx, row.id).await? } else { BTreeSet::new() };
         standing.push(Standing { row, promised, held_gpus });
     }
-    let fleet: Vec<_> = standing.iter().map(|it| it.host(own, wish.kind, now, overcommit)).collect();
+    let fleet: Vec<_> = standing.iter().map(|it| it.host(now.get(&it.row.id), overcommit)).collect();
     Ok(decide(wish, &fleet, Policy::default(), Uuid::now_v7).map_err(Refusal::from))
 }
 
 impl Standing {
-    /// A host by its row alone.
-    fn by_row(&self, kind: Kind, now: &Now<'_>, overcommit: Overcommit) -> Host<'_> {
-        let (word, factor) = match kind {
-            Kind::Vm => ("vm", overcommit.vm),
-            Kind::Sandbox => ("sandbox", overcommit.sandbox),
-        };
+    /// A host as it stands, with what it says that it has.
+    fn host<'a>(&'a self, now: Option<&Now<'a>>, overcommit: Overcommit) -> Host<'a> {
         let row = &self.row;
-        let factor = row.overcommit.get(word).copied().unwrap_or(factor);
         Host {
             id: row.id,
             name: row.name(),
             state: row.state(),
+            says: now.is_some(),
             regions: &row.regions,
             labels: &row.labels,
-            vcpu: now.vcpu.map(|_| row.capacity.cpus),
-            memory_mb: offered_mb(row.capacity.memory_mb, factor),
-            most_sandboxes: now.most_sandboxes,
-            overcommit,
+            vcpu: now.and_then(|now| now.vcpu),
+            memory_mb: now.map_or(0, |now| now.memory_mb),
+            most_sandboxes: now.and_then(|now| now.most_sandboxes),
+            overcommit: row.overcommit(overcommit),
             promised: self.promised,
-            disk: Disk::default(),
-            gpus: &row.gpus,
+            disk: now.map_or_else(Disk::default, |now| now.disk),
+            gpus: now.map_or(&[], |now| now.gpus),
             held_gpus: &self.held_gpus,
-            lacks_network: None,
-            at_hand: AtHand::Nothing,
-        }
-    }
-
-    /// A host as far as the service knows it: its `own` has every image and layer of the database.
-    fn host<'a>(&'a self, own: HostId, kind: Kind, now: &Now<'a>, overcommit: Overcommit) -> Host<'a> {
-        let by_row = self.by_row(kind, now, overcommit);
-        if self.row.id != own {
-            return by_row;
-        }
-        Host {
-            vcpu: now.vcpu,
-            memory_mb: now.memory_mb,
-            disk: now.disk,
-            gpus: now.gpus,
-            lacks_network: now.lacks_network,
-            at_hand: AtHand::Layers,
-            ..by_row
+            lacks_network: now.and_then(|now| now.lacks_network),
+            at_hand: now.map_or(AtHand::Nothing, |now| now.at_hand),
         }
     }
 }

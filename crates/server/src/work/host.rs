@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::time::Duration;
 
-use berth_domain::ids::MachineId;
+use berth_domain::ids::{HostId, MachineId};
 use berth_domain::machine::Owner;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -50,6 +50,9 @@ pub trait MachineOwners: Send + Sync + 'static {
 
     /// Where rows of machines are.
     fn db(&self) -> &Db;
+
+    /// The host that is watched.
+    fn host(&self) -> HostId;
 
     /// Machines that something happened to.
     fn events(&self) -> broadcast::Receiver<MachineId>;
@@ -132,14 +135,15 @@ async fn adopt<T: MachineOwners>(owners: &T, poke: &Poker<T::Id>, stop: &Cancell
 async fn concerned<T: MachineOwners>(owners: &T) -> Result<HashSet<T::Id>, DbError> {
     let mut ids: HashSet<_> = owners.wanting().await?.into_iter().collect();
     let there: HashSet<_> = owners.machines().await.unwrap_or_default().into_iter().collect();
-    let owned = machine::living(owners.db()).await?.into_iter().filter(|owned| there.contains(&owned.0));
+    let owned = machine::living(owners.db(), owners.host()).await?.into_iter().filter(|owned| there.contains(&owned.0));
     ids.extend(owned.filter_map(|owned| T::of_kind(owned.1)));
     Ok(ids)
 }
 
 /// Of the machines that the host has, ends those that no row owns. One that cannot be ended keeps none of the others.
 pub async fn end_unowned<T: MachineOwners>(owners: &T, found: Vec<MachineId>) -> Result<(), DbError> {
-    let owned: HashSet<_> = machine::living(owners.db()).await?.into_iter().map(|owned| owned.0).collect();
+    let owned: HashSet<_> =
+        machine::living(owners.db(), owners.host()).await?.into_iter().map(|owned| owned.0).collect();
     for id in found.into_iter().filter(|id| !owned.contains(id)) {
         tracing::warn!(machine = %id, "{}", T::SENTENCES.removing);
         if let Err(error) = owners.remove(id).await {

@@ -27,6 +27,10 @@ impl MachineOwners for Few {
         &self.db
     }
 
+    fn host(&self) -> HostId {
+        HostId(Uuid::nil())
+    }
+
     fn events(&self) -> broadcast::Receiver<MachineId> {
         self.events.subscribe()
     }

@@ -311,12 +311,18 @@ fn deeds_to(person: &str) -> Vec<Deed> {
     ]
 }
 
-/// What an administrator says of the service's own host.
+/// What an administrator says of the service's own host, and of others.
 async fn deeds_to_host(admin: &Caller) -> Vec<Deed> {
     let hosts = admin.get("/api/v1/admin/hosts").await.body;
     let host = || hosts["data"][0]["id"].as_str().expect("an id").to_owned();
     let name = json!({"name": "north 1"});
+    let joins = json!({"name": "north 2", "region_id": "local"});
+    let other = || admin.post("/api/v1/admin/hosts", joins.clone());
+    let (told, gone) = (other().await.id(), other().await.id());
     vec![
+        ("POST", "/api/v1/admin/hosts", String::new(), joins, "host.create"),
+        ("POST", "/api/v1/admin/hosts/{host_id}/token", told, Value::Null, "host.token"),
+        ("DELETE", "/api/v1/admin/hosts/{host_id}", gone, Value::Null, "host.delete"),
         ("PATCH", "/api/v1/admin/hosts/{host_id}", host(), name, "host.update"),
         ("POST", "/api/v1/admin/hosts/{host_id}/cordon", host(), Value::Null, "host.cordon"),
         ("POST", "/api/v1/admin/hosts/{host_id}/uncordon", host(), Value::Null, "host.uncordon"),

@@ -11,7 +11,7 @@ const NOTHING: &str = "01900000-0000-7000-8000-000000000000";
 const SANDBOX: &str = "/sandbox/{sandbox_id}";
 
 /// What needs no credential.
-const OPEN: [&str; 11] = [
+const OPEN: [&str; 12] = [
     "auth/signup",
     "auth/login",
     "auth/refresh",
@@ -19,6 +19,7 @@ const OPEN: [&str; 11] = [
     "auth/password/reset",
     "auth/email/verification",
     "auth/email/verify",
+    "hosts/join",
     "/.well-known/jwks.json",
     "/healthz",
     "/readyz",

@@ -2,6 +2,7 @@
 
 mod agent;
 mod bytes;
+mod link;
 mod networks;
 mod sandboxes;
 mod streams;

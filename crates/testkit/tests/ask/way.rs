@@ -80,7 +80,7 @@ impl Way {
 /// The engines of a host that only remembers.
 pub type Engines = (Arc<SimulatedEngine>, Arc<SimulatedSandboxes>, Arc<SimulatedNetworks>);
 
-fn engines() -> Engines {
+pub fn engines() -> Engines {
     let engines = Engines::default();
     let reached = Reached::Pool(Pool::read(["192.0.2.16/30", "2001:db8::/126"]).expect("addresses"));
     engines.0.set_network(VmNetwork { reached, is_bridged: true });

@@ -1,7 +1,7 @@
-//! Hosts: what administrators of the platform see and say of them.
+//! Hosts: what administrators of the platform see and say of them, and which join and go.
 
 use anyhow::Result;
-use berth_client::{ChangeHost, Host, HostFilter, HostGpu};
+use berth_client::{ChangeHost, Host, HostFilter, HostGpu, HostToken, NewHost};
 use clap::{Args, Subcommand};
 
 use super::find::find_host;
@@ -13,12 +13,14 @@ use crate::typed::{Words, retold};
 
 /// The option for each field of a change.
 const WORDS: Words = &[("name", "--name"), ("labels", "LABEL")];
+/// The option for each field of a new one.
+const NEW: Words = &[("name", "NAME"), ("region_id", "--region"), ("labels", "--label")];
 
 #[derive(Subcommand)]
 pub enum HostCommand {
     /// List hosts
     List {
-        /// Only this state: ready, cordoned, draining or lost
+        /// Only this state: ready, cordoned, draining, lost or joining
         #[arg(long)]
         state: Option<String>,
         /// Only this label: KEY or KEY=VALUE
@@ -36,6 +38,30 @@ pub enum HostCommand {
     Uncordon(HostArg),
     /// Call a host otherwise, or give it labels
     Label(LabelArgs),
+    /// Have another machine join: print the command that is typed there, once and within 24 hours
+    Add(AddArgs),
+    /// Print another command for a host that has not joined, or that has to join again
+    Token(HostArg),
+    /// Remove a host: it is never asked again
+    Remove {
+        /// Name or id
+        host: String,
+        /// It will not come back, nor will the machines that it has
+        #[arg(long)]
+        lost: bool,
+    },
+}
+
+#[derive(Args)]
+pub struct AddArgs {
+    /// What it is called
+    name: String,
+    /// The region that it belongs to
+    #[arg(long, default_value = "local")]
+    region: String,
+    /// A label, as KEY=VALUE; may be given several times
+    #[arg(long = "label", value_name = "LABEL")]
+    labels: Vec<String>,
 }
 
 #[derive(Args)]
@@ -80,6 +106,22 @@ pub async fn run(context: &Context, command: HostCommand) -> Result<()> {
             row(context, &client.uncordon_host(&id).await?)
         }
         HostCommand::Label(args) => label(context, args).await,
+        HostCommand::Add(AddArgs { name, region, labels }) => {
+            let new = NewHost { name, region_id: region, labels: pairs(&labels, "label")? };
+            let made = client.create_host(&new).await.map_err(|error| retold(error, NEW))?;
+            show_command(context, &made)
+        }
+        HostCommand::Token(HostArg { host }) => {
+            let id = find_host(context, &host).await?.id;
+            show_command(context, &client.create_host_token(&id).await?)
+        }
+        HostCommand::Remove { host, lost } => {
+            let host = find_host(context, &host).await?;
+            client.delete_host(&host.id, lost).await?;
+            let said = format!("The host {} is removed and asked no more.", host.name);
+            output::done(context.look, &host.name, &host.id, &said);
+            Ok(())
+        }
     }
 }
 
@@ -90,6 +132,16 @@ async fn label(context: &Context, args: LabelArgs) -> Result<()> {
     let change = ChangeHost { name: args.name, labels };
     let host = context.client.update_host(&host.id, &change).await.map_err(|error| retold(error, WORDS))?;
     output::record(context.look, &host, fields)
+}
+
+/// Prints what is typed on the machine that joins.
+fn show_command(context: &Context, made: &HostToken) -> Result<()> {
+    if context.look.is_json() {
+        return output::json(made);
+    }
+    output::say(context.look, &format!("Type on the machine that becomes {}, within 24 hours:\n", made.host.name));
+    println!("{}", made.command);
+    Ok(())
 }
 
 fn row(context: &Context, host: &Host) -> Result<()> {
@@ -110,11 +162,15 @@ fn show_hosts(hosts: &[Host]) -> Table {
             format!("{} MiB", host.memory_mb),
             host.gpus.len().to_string(),
             labels(host),
+            host.addresses.join(" "),
+            host.version.clone().unwrap_or_default(),
             output::age(&host.last_seen_at),
+            host.trouble.clone().unwrap_or_default(),
             host.id.clone(),
         ]
     });
-    let header = ["NAME", "STATE", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "SEEN", "ID"];
+    let header =
+        ["NAME", "STATE", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+AT", "+VERSION", "SEEN", "TROUBLE", "ID"];
     Table::new(header, rows, "No hosts.")
 }
 
@@ -131,6 +187,9 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
         ("memory promised", promised.join(", ")),
         ("gpus", host.gpus.iter().map(gpu).collect::<Vec<_>>().join(", ")),
         ("labels", labels(host)),
+        ("version", host.version.clone().unwrap_or_default()),
+        ("trouble", host.trouble.clone().unwrap_or_default()),
+        ("certificate ends", host.certificate_expires_at.as_deref().map(output::time).unwrap_or_default()),
         ("last seen", output::time(&host.last_seen_at)),
         ("created", output::time(&host.created_at)),
     ]

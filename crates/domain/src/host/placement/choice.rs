@@ -152,8 +152,13 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     if wish.on.is_some_and(|on| on != host.id) {
         return Err(Why::Elsewhere);
     }
-    if host.state == State::Lost {
-        return Err(Why::Lost);
+    match host.state {
+        State::Lost => return Err(Why::Lost),
+        State::Joining => return Err(Why::Joining),
+        State::Ready | State::Cordoned | State::Draining => {}
+    }
+    if !host.says {
+        return Err(Why::Silent);
     }
     if wish.on.is_some() {
         // Whatever was said of it since: the disk is there.
@@ -166,10 +171,14 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     if let Some((key, value)) = wish.labels.into_iter().flatten().find(lacks) {
         return Err(Why::Label(format!("{key}={value}")));
     }
-    if wish.needs_layers && host.at_hand < AtHand::Layers {
-        return Err(Why::Layers);
+    if wish.tied.is_some_and(|tied| tied != host.id) {
+        return Err(Why::Tied);
     }
-    Ok(())
+    match wish.needs {
+        needs if host.at_hand >= needs => Ok(()),
+        AtHand::Nothing | AtHand::Image => Err(Why::Image),
+        AtHand::Layers | AtHand::Warm => Err(Why::Layers),
+    }
 }
 
 /// Whether a host takes a machine now, and has a place for it in its network.
@@ -177,7 +186,7 @@ fn admits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     match host.state {
         State::Cordoned if wish.on.is_none() => return Err(Why::Cordoned),
         State::Draining if wish.on.is_none() => return Err(Why::Draining),
-        State::Ready | State::Cordoned | State::Draining | State::Lost => {}
+        State::Ready | State::Cordoned | State::Draining | State::Lost | State::Joining => {}
     }
     host.lacks_network.map_or(Ok(()), |missing| Err(Why::Network(missing.to_owned())))
 }
@@ -230,6 +239,7 @@ impl Candidate<'_> {
 fn reason(wish: &Wish<'_>, best: &Candidate<'_>, others: &[Candidate<'_>], policy: Policy) -> String {
     let why = match others.iter().max_by_key(|other| weight(other, policy)) {
         _ if wish.on.is_some() => "its disk is there".to_owned(),
+        _ if wish.tied.is_some() => "what it begins with is there".to_owned(),
         Some(next) => advantage(best, next, others.len() + 1, policy),
         None => {
             let left = (best.left.offered - best.left.held).max(0);

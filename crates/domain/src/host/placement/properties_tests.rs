@@ -16,6 +16,7 @@ pub(super) struct Owned {
     pub id: HostId,
     pub name: String,
     pub state: State,
+    pub says: bool,
     pub regions: Vec<String>,
     pub labels: BTreeMap<String, String>,
     pub vcpu: Option<i64>,
@@ -35,6 +36,7 @@ impl Owned {
             id: HostId(Uuid::from_u128(id)),
             name: name.to_owned(),
             state: State::Ready,
+            says: true,
             regions: Vec::new(),
             labels: BTreeMap::new(),
             vcpu: None,
@@ -59,6 +61,7 @@ impl Owned {
             id: self.id,
             name: &self.name,
             state: self.state,
+            says: self.says,
             regions: &self.regions,
             labels: &self.labels,
             vcpu: self.vcpu,
@@ -105,7 +108,8 @@ pub(super) const fn wish(kind: Kind) -> Wish<'static> {
         gpus: None,
         region: None,
         labels: None,
-        needs_layers: false,
+        needs: AtHand::Nothing,
+        tied: None,
         on: None,
     }
 }
@@ -121,10 +125,11 @@ fn at_hand() -> impl Strategy<Value = AtHand> {
 prop_compose! {
     fn host()(
         state in state(), at_hand in at_hand(), memory_mb in 0_i64..8192, vcpu in 0_i64..32, warm in 0_i64..2048,
-        gpus in 0_u32..4, region in 0_u8..3, most in 0_i64..6, disk in 0_i64..100, is_full in any::<bool>(),
+        says in prop::bool::weighted(0.9), gpus in 0_u32..4, region in 0_u8..3, most in 0_i64..6, disk in 0_i64..100, is_full in any::<bool>(),
     ) -> Owned {
         let mut host = Owned::new("some", 0).with_gpus(gpus);
         (host.state, host.at_hand, host.memory_mb, host.vcpu) = (state, at_hand, memory_mb, Some(vcpu));
+        host.says = says;
         host.promised.warm.memory_mb = warm;
         host.regions = vec![format!("r{region}")];
         host.most_sandboxes = Some(most);
@@ -147,7 +152,8 @@ struct Ask {
     gpus: usize,
     region: Option<u8>,
     disk_gb: Option<i64>,
-    needs_layers: bool,
+    needs: AtHand,
+    tied: Option<u128>,
     on: Option<u128>,
     is_packed: bool,
 }
@@ -155,22 +161,23 @@ struct Ask {
 prop_compose! {
     fn ask()(
         is_vm in any::<bool>(), vcpu in 1_i64..8, memory_mb in 1_i64..2048, gpus in 0_usize..3,
-        region in prop::option::of(0_u8..3), disk_gb in prop::option::of(1_i64..60), needs_layers in any::<bool>(),
+        region in prop::option::of(0_u8..3), disk_gb in prop::option::of(1_i64..60), needs in at_hand(), tied in prop::option::weighted(0.1, 1_u128..9),
         on in prop::option::weighted(0.2, 1_u128..9), is_packed in any::<bool>(),
     ) -> Ask {
-        Ask { is_vm, vcpu, memory_mb, gpus, region, disk_gb, needs_layers, on, is_packed }
+        Ask { is_vm, vcpu, memory_mb, gpus, region, disk_gb, needs, tied, on, is_packed }
     }
 }
 
 /// What the filters promise of a host that was chosen.
 fn suits(ask: &Ask, host: &Owned) {
-    assert_ne!(host.state, State::Lost, "{ask:?} {host:?}");
+    assert!(![State::Lost, State::Joining].contains(&host.state) && host.says, "{ask:?} {host:?}");
     if let Some(on) = ask.on {
         assert_eq!(host.id.0.as_u128(), on, "a machine stays where its disk is");
         return;
     }
     assert_eq!(host.state, State::Ready, "{ask:?} {host:?}");
-    assert!(!ask.needs_layers || host.at_hand >= AtHand::Layers, "{ask:?} {host:?}");
+    assert!(host.at_hand >= ask.needs, "{ask:?} {host:?}");
+    assert!(ask.tied.is_none_or(|tied| host.id.0.as_u128() == tied), "{ask:?} {host:?}");
     assert!(ask.region.is_none_or(|region| host.regions == [format!("r{region}")]), "{ask:?} {host:?}");
 }
 
@@ -215,7 +222,7 @@ proptest! {
             let gpus = (ask.gpus > 0).then_some(WishedGpus { model: "example-9000", count: ask.gpus });
             let wish = Wish {
                 vcpu: ask.vcpu, memory_mb: ask.memory_mb, region: region.as_deref(), gpus, disk_gb: ask.disk_gb,
-                needs_layers: ask.needs_layers, on: ask.on.map(|id| HostId(Uuid::from_u128(id))), ..wish(kind)
+                needs: ask.needs, tied: ask.tied.map(|id| HostId(Uuid::from_u128(id))), on: ask.on.map(|id| HostId(Uuid::from_u128(id))), ..wish(kind)
             };
             let hosts: Vec<_> = fleet.iter().map(|host| {
                 // Memory is offered to each kind as often as it is promised to it.

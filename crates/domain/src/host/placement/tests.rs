@@ -99,6 +99,8 @@ fn a_host_that_takes_no_more_starts_again_what_is_there() {
     }
     let lost = Owned { state: State::Lost, ..Owned::new("alpha", 1) };
     assert_eq!(refusal(&Wish { on: Some(lost.id), ..wish(Kind::Vm) }, &lost).1, "host alpha: lost");
+    let joining = Owned { state: State::Joining, ..Owned::new("alpha", 1) };
+    assert_eq!(refusal(&wish(Kind::Vm), &joining).1, "host alpha: has not joined yet");
     let beta = Owned::new("beta", 2);
     let elsewhere = Wish { on: Some(lost.id), ..wish(Kind::Vm) };
     assert_eq!(refusal(&elsewhere, &beta).1, "host beta: the machine's disk is on another host");
@@ -136,7 +138,7 @@ fn region_labels_layers_and_network_are_asked_for() {
     let (ssd, tape) = (label("ssd"), label("tape"));
     assert!(alone(&Wish { labels: Some(&ssd), ..north }, &alpha).is_ok());
     assert_eq!(refusal(&Wish { labels: Some(&tape), ..north }, &alpha).1, "host alpha: without the label disk=tape");
-    let fork = Wish { needs_layers: true, ..north };
+    let fork = Wish { needs: AtHand::Layers, ..north };
     for (at_hand, is_able) in [(AtHand::Image, false), (AtHand::Layers, true), (AtHand::Warm, true)] {
         let host = Owned { at_hand, ..alpha.clone() };
         assert_eq!(alone(&fork, &host).is_ok(), is_able, "{at_hand:?}");

@@ -11,14 +11,22 @@ use super::wish::{Disk, Kind};
 pub enum Why {
     /// The machine's disk is on another host.
     Elsewhere,
-    /// Another service has its machines.
+    /// Another service has its machines, or it does not answer.
     Lost,
+    /// It has not joined yet.
+    Joining,
+    /// It does not say what it has: it is away, or was not asked.
+    Silent,
     /// It belongs to other regions.
     Region(String),
     /// It lacks a label, as `key=value`.
     Label(String),
+    /// What the machine begins with is on another host: a disk, a snapshot, the other machines of its networks.
+    Tied,
     /// The layers that the machine begins with are on other hosts.
     Layers,
+    /// The image that the machine begins with is not there yet.
+    Image,
     /// It keeps what it has, and takes no more.
     Draining,
     /// An operator said that it takes no more.
@@ -70,19 +78,22 @@ impl Why {
     pub(super) const fn passed(&self) -> u8 {
         match self {
             Self::Elsewhere => 0,
-            Self::Lost => 1,
-            Self::Region(_) => 2,
-            Self::Label(_) => 3,
-            Self::Layers => 4,
-            Self::Draining => 5,
-            Self::Cordoned => 6,
-            Self::Network(_) => 7,
-            Self::Vcpu(_) => 8,
-            Self::Memory(..) => 9,
-            Self::Sandboxes(_) => 10,
-            Self::DiskFull(_) => 11,
-            Self::Disk(_) => 12,
-            Self::Gpus(_) => 13,
+            Self::Lost | Self::Joining => 1,
+            Self::Silent => 2,
+            Self::Region(_) => 3,
+            Self::Label(_) => 4,
+            Self::Tied => 5,
+            Self::Layers => 6,
+            Self::Image => 7,
+            Self::Draining => 8,
+            Self::Cordoned => 9,
+            Self::Network(_) => 10,
+            Self::Vcpu(_) => 11,
+            Self::Memory(..) => 12,
+            Self::Sandboxes(_) => 13,
+            Self::DiskFull(_) => 14,
+            Self::Disk(_) => 15,
+            Self::Gpus(_) => 16,
         }
     }
 
@@ -93,9 +104,15 @@ impl Why {
             format!("this region has {have}{unit} of {what}, and {need}{unit} would be needed")
         };
         match self {
-            Self::Elsewhere | Self::Lost => "the host that it would be on is not there; ask an operator".into(),
+            Self::Elsewhere | Self::Lost | Self::Joining | Self::Silent => {
+                "the host that it would be on is not there; ask an operator".into()
+            }
             Self::Region(region) => format!("no host belongs to the region {region}; choose another one"),
             Self::Label(label) => format!("no host has the label {label}; ask for another one"),
+            Self::Tied => {
+                "what it begins with lies on a host that is not there; wait until it is, or ask an operator".into()
+            }
+            Self::Image => "no host that could take it has its image yet; try again in a minute".into(),
             Self::Layers => "no host has the layers that it begins with; make it of something else".into(),
             Self::Draining | Self::Cordoned => {
                 "no host takes new machines now, for maintenance; try again later, or ask an operator".into()
@@ -139,6 +156,10 @@ impl fmt::Display for Why {
         match self {
             Self::Elsewhere => f.write_str("the machine's disk is on another host"),
             Self::Lost => f.write_str("lost"),
+            Self::Joining => f.write_str("has not joined yet"),
+            Self::Silent => f.write_str("it does not say what it has"),
+            Self::Tied => f.write_str("what the machine begins with is on another host"),
+            Self::Image => f.write_str("without the image that the machine begins with, so far"),
             Self::Region(region) => write!(f, "not in the region {region}"),
             Self::Label(label) => write!(f, "without the label {label}"),
             Self::Layers => f.write_str("without the layers that the machine begins with"),

@@ -44,8 +44,10 @@ pub struct Wish<'a> {
     pub region: Option<&'a str>,
     /// Labels that its host is to have.
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// Whether it begins with layers that are not copied between hosts.
-    pub needs_layers: bool,
+    /// What its host has to have of what it begins with.
+    pub needs: AtHand,
+    /// The host that has what it begins with, where that is on one already: a disk, a snapshot, its networks.
+    pub tied: Option<HostId>,
     /// The host that it is on already, with its disk.
     pub on: Option<HostId>,
 }
@@ -68,6 +70,8 @@ pub struct Host<'a> {
     pub name: &'a str,
     /// What becomes of its machines.
     pub state: State,
+    /// Whether it said just now what it has.
+    pub says: bool,
     /// Ids of the regions that it belongs to.
     pub regions: &'a [String],
     /// Its labels.

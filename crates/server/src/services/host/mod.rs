@@ -5,10 +5,17 @@
 //! same whatever the host is called and wherever the folder lies. What administrators of the platform say of it stays, whatever
 //! its service finds: a name, labels, and that it takes no new machines (`cordon`).
 //!
-//! A database has one data folder ([`crate::db::keeper`]), and so one host that can answer: whichever host it was on
-//! before is lost, and its machines are this one's.
+//! A database has one data folder ([`crate::db::keeper`]): whichever host that was on before is lost, and its machines are
+//! this one's.
+//!
+//! Other hosts join ([`Enrolment`]): an administrator names one and gets a token, that host exchanges the token for a
+//! certificate of the platform's [`authority`], and from then on the service asks it over `berth_host::link`. Such a host
+//! knows no database and asks nothing. The service keeps the rows of those fresh, too, renews their certificates, and says
+//! of one that does not answer that it is lost.
 
 mod api;
+mod authority;
+mod enrolment;
 mod fleet;
 mod ops;
 mod reconcile;
@@ -29,9 +36,10 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::db::{Db, machine};
 
+pub use enrolment::Enrolment;
 pub use fleet::{Engines, Fleet};
 pub use service::{Hosts, Own, Probe};
-pub use store::host::{HostRow, all};
+pub use store::host::{HostRow, all, joined};
 
 impl Hosts {
     /// Writes the row of the service's own host, and says of every other one that it is lost.
@@ -84,6 +92,13 @@ impl Hosts {
             cordoned: known.is_some_and(|known| known.cordoned),
             last_seen: now,
             created_at: known.map_or(now, |known| known.created_at),
+            joined: false,
+            enrolment: 0,
+            token_hash: None,
+            token_until: None,
+            certificate_until: None,
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            trouble: None,
         }
     }
 

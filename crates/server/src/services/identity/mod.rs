@@ -44,6 +44,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Holder, Suspensions};
 use crate::config::Config;
 use crate::db::Db;
+use crate::http::client_address::ClientNetwork;
 use crate::seal::Sealer;
 use crate::work::lifecycle::Lifecycle;
 use cache::AuthCache;
@@ -56,6 +57,14 @@ pub use service::Identity;
 const CARRIERS: usize = 4;
 
 impl Identity {
+    /// Counts a try of somebody who is not signed in and presents what they were given, for where they come from.
+    ///
+    /// # Errors
+    /// There were enough of them.
+    pub fn count_try(&self, from: ClientNetwork) -> Result<()> {
+        self.inner.limits.network(limits::Door::Proof, from, self.inner.clock.now())
+    }
+
     /// Starts it: makes a signing key and the first administrator where there is none. The holders are the
     /// services that keep things in projects. With it comes the first administrator's login, if it was made up.
     pub async fn start(

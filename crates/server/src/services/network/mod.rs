@@ -23,12 +23,12 @@ use berth_domain::Result;
 use berth_domain::identity::KeyScope;
 use berth_domain::ids::ProjectId;
 use berth_host::clock::Clock;
-use berth_host::network::NetworkEngine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::Holder;
+use super::host::Fleet;
 use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::Lifecycle;
@@ -40,9 +40,9 @@ pub use service::Networks;
 const TELLERS: usize = 4;
 
 impl Networks {
-    /// The service over an engine, which is that of a host.
-    pub fn new(db: Db, clock: Clock, engine: Arc<dyn NetworkEngine>) -> Self {
-        Self { inner: Arc::new(Inner { db, clock, engine }) }
+    /// The service over the hosts that machines can be on.
+    pub fn new(db: Db, clock: Clock, fleet: Fleet) -> Self {
+        Self { inner: Arc::new(Inner { db, clock, fleet }) }
     }
 
     /// Its routes.
@@ -61,7 +61,7 @@ impl Networks {
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let life = reconcile::network::NetworkLife::new(self.clone());
         Lifecycle::new(life, self.clock().clone(), stop.clone()).spawn(tasks, self.db(), TELLERS);
-        let (engine, ending) = (self.inner.engine.clone(), stop.clone());
+        let (engine, ending) = (self.inner.fleet.here().network.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), stop.clone()));
     }

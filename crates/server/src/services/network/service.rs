@@ -1,11 +1,11 @@
-//! The network service as its routes and workers see it: the rows, and the engine of networks.
+//! The network service as its routes and workers see it: the rows, and the hosts.
 
 use std::sync::Arc;
 
 use berth_host::clock::Clock;
-use berth_host::network::NetworkEngine;
 
 use crate::db::Db;
+use crate::services::host::Fleet;
 
 /// The network service.
 #[derive(Clone)]
@@ -17,7 +17,7 @@ pub struct Networks {
 pub(super) struct Inner {
     pub db: Db,
     pub clock: Clock,
-    pub engine: Arc<dyn NetworkEngine>,
+    pub fleet: Fleet,
 }
 
 impl Networks {
@@ -29,7 +29,8 @@ impl Networks {
         &self.inner.clock
     }
 
-    pub(super) fn engine(&self) -> &dyn NetworkEngine {
-        &*self.inner.engine
+    /// The hosts that machines can be on.
+    pub(super) fn fleet(&self) -> &Fleet {
+        &self.inner.fleet
     }
 }

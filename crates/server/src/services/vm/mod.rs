@@ -48,8 +48,8 @@ use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
+use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
-use crate::work::{self, Poker};
 use carrying::Carrying;
 use service::Inner;
 use slots::Slots;
@@ -96,6 +96,11 @@ impl Vms {
 
     /// What has to be so before the first request is answered.
     pub async fn prepare(&self) -> Result<()> {
+        let mut tx = self.db().begin().await?;
+        store::disk::bring_home(&mut tx, self.host()).await?;
+        store::disk_snapshot::bring_home(&mut tx, self.host()).await?;
+        store::project_image::bring_home(&mut tx, self.host()).await?;
+        tx.commit().await?;
         reconcile::brought_disk::prepare(self).await?;
         reconcile::image::prepare(self).await
     }
@@ -113,7 +118,7 @@ impl Vms {
         let poke_image = self.drive(tasks, stop, reconcile::image::ImageLife::new(self.clone()));
         let (engine, ending) = (self.inner.fleet.here().vm.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
-        tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
+        tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
         if let Some(place) = self.inner.names.clone() {
@@ -205,7 +210,7 @@ impl Takes for Vms {
     }
 
     async fn ended_with_host(&self, tx: &mut Tx, _: Timestamp, _: Timestamp) -> Result<Vec<(Kind, Uuid)>> {
-        let ended = store::vm::of_another_boot(tx, &self.engine().host_boot()).await?;
+        let ended = store::vm::of_another_boot(tx, self.host(), &self.engine().host_boot()).await?;
         Ok(ended.into_iter().map(|id| (Kind::Vm, id.0)).collect())
     }
 }

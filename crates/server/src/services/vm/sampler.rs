@@ -19,8 +19,9 @@ pub async fn sample(vms: Vms, stop: CancellationToken) {
         let Ok(machines) = store::vm::machines(vms.db()).await else {
             continue;
         };
-        for (id, machine) in machines {
-            if let Some(usage) = vms.engine().usage(machine).await {
+        for (id, machine, host) in machines {
+            let Ok(engine) = vms.engine_of(host) else { continue };
+            if let Some(usage) = engine.usage(machine).await {
                 vms.metrics().add(id, Sample { at: vms.clock().now(), usage });
             }
         }

@@ -1,3 +1,4 @@
 //! What time brings to hosts.
 
 pub mod host;
+pub mod join;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
+use berth_domain::host::placement::Overcommit;
 use berth_domain::host::{Capacity, State};
 use berth_domain::ids::HostId;
 
@@ -45,8 +46,22 @@ pub struct HostRow {
     pub cordoned: bool,
     /// When its service last wrote here.
     pub last_seen: Timestamp,
-    /// When its first service wrote here.
+    /// When its first service wrote here, or an administrator had it join.
     pub created_at: Timestamp,
+    /// Whether it is asked over the network; else a service is there.
+    pub joined: bool,
+    /// How often it joined.
+    pub enrolment: i64,
+    /// SHA-256 of the token that it may join with, in hexadecimal.
+    pub token_hash: Option<String>,
+    /// Until when that token holds.
+    pub token_until: Option<Timestamp>,
+    /// When its certificate ends.
+    pub certificate_until: Option<Timestamp>,
+    /// The version of Berth there.
+    pub version: Option<String>,
+    /// Why it cannot be asked, as a sentence for administrators.
+    pub trouble: Option<String>,
 }
 
 impl FromRow for HostRow {
@@ -66,6 +81,13 @@ impl FromRow for HostRow {
             cordoned: row.flag("cordoned")?,
             last_seen: row.time("last_seen")?,
             created_at: row.time("created_at")?,
+            joined: row.flag("joined")?,
+            enrolment: row.int("enrolment")?,
+            token_hash: row.opt_text("token_hash")?,
+            token_until: row.opt_time("token_until")?,
+            certificate_until: row.opt_time("certificate_until")?,
+            version: row.opt_text("version")?,
+            trouble: row.opt_text("trouble")?,
         })
     }
 }
@@ -76,9 +98,19 @@ impl HostRow {
         self.given_name.as_deref().unwrap_or(&self.name)
     }
 
+    /// How often each MiB of it is promised, where it says so; else as here.
+    pub fn overcommit(&self, here: Overcommit) -> Overcommit {
+        let said = |word: &str, here| self.overcommit.get(word).copied().unwrap_or(here);
+        Overcommit { vm: said("vm", here.vm), sandbox: said("sandbox", here.sandbox) }
+    }
+
     /// What becomes of its machines, by all that was said of it.
     pub fn state(&self) -> State {
-        if self.cordoned && self.state == State::Ready { State::Cordoned } else { self.state }
+        match self.state {
+            State::Lost if self.joined && self.enrolment == 0 => State::Joining,
+            State::Ready if self.cordoned => State::Cordoned,
+            state => state,
+        }
     }
 }
 
@@ -88,6 +120,8 @@ fn columns(host: &HostRow) -> Columns {
         "regions": json::text(&host.regions), "cpus": host.capacity.cpus, "memory_mb": host.capacity.memory_mb,
         "gpus": json::text(&host.gpus), "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
         "state": host.state.as_str(), "cordoned": host.cordoned, "last_seen": host.last_seen, "created_at": host.created_at,
+        "joined": host.joined, "enrolment": host.enrolment, "token_hash": host.token_hash.clone(), "token_until": host.token_until,
+        "certificate_until": host.certificate_until, "version": host.version.clone(), "trouble": host.trouble.clone(),
     }
 }
 
@@ -98,7 +132,8 @@ pub const LISTED: Listed = Listed {
     name: Some("COALESCE(hosts.given_name, hosts.name)"),
     status: Some(Words {
         param: "state",
-        column: "CASE WHEN hosts.cordoned = 1 AND hosts.state = 'ready' THEN 'cordoned' ELSE hosts.state END",
+        column: "CASE WHEN hosts.cordoned = 1 AND hosts.state = 'ready' THEN 'cordoned' \
+                 WHEN hosts.joined = 1 AND hosts.enrolment = 0 THEN 'joining' ELSE hosts.state END",
         words: State::WORDS,
     }),
     labels: Some("hosts.labels"),
@@ -106,17 +141,39 @@ pub const LISTED: Listed = Listed {
 
 /// A page of all hosts, and how many there are.
 pub async fn list(db: &Db, listing: &Listing) -> Result<(Vec<HostRow>, i64), DbError> {
-    page_of("*", "hosts WHERE 1 = 1").list(db, &LISTED, listing).await
+    page_of("*", "hosts WHERE hosts.removed_at IS NULL").list(db, &LISTED, listing).await
 }
 
-/// A host.
+/// A host, if it was not removed.
 pub async fn find(on: impl On, id: HostId) -> Result<Option<HostRow>, DbError> {
-    sql("SELECT * FROM hosts WHERE id = $1").bind(id).fetch_optional(on).await
+    sql("SELECT * FROM hosts WHERE id = $1 AND removed_at IS NULL").bind(id).fetch_optional(on).await
 }
 
-/// Every host, the oldest first.
+/// Every host that was not removed, the oldest first.
 pub async fn all(on: impl On) -> Result<Vec<HostRow>, DbError> {
-    sql("SELECT * FROM hosts ORDER BY id").fetch_all(on).await
+    sql("SELECT * FROM hosts WHERE removed_at IS NULL ORDER BY id").fetch_all(on).await
+}
+
+/// Every host that joined.
+pub async fn joined(on: impl On) -> Result<Vec<HostRow>, DbError> {
+    sql("SELECT * FROM hosts WHERE joined = 1 AND enrolment > 0 AND removed_at IS NULL ORDER BY id").fetch_all(on).await
+}
+
+/// The host that may join with the token of this hash.
+pub async fn by_token(on: impl On, hash: &str) -> Result<Option<HostRow>, DbError> {
+    sql("SELECT * FROM hosts WHERE token_hash = $1 AND removed_at IS NULL").bind(hash).fetch_optional(on).await
+}
+
+/// Takes a token, so that nobody else joins with it; `false` where somebody was faster.
+pub async fn spend(tx: &mut Tx, hash: &str) -> Result<bool, DbError> {
+    let spent = sql("UPDATE hosts SET token_hash = NULL, token_until = NULL WHERE token_hash = $1");
+    Ok(spent.bind(hash).execute(tx).await? == 1)
+}
+
+/// Removes a host. What ended there goes on naming it.
+pub async fn remove(tx: &mut Tx, id: HostId, now: Timestamp) -> Result<(), DbError> {
+    let removed = sql("UPDATE hosts SET removed_at = $2, state = 'lost', token_hash = NULL WHERE id = $1");
+    removed.bind(id).bind(now).execute(tx).await.map(drop)
 }
 
 /// Writes a row; `known` is what stood there.
@@ -155,6 +212,13 @@ mod tests {
             cordoned: false,
             last_seen: Timestamp(1),
             created_at: Timestamp(1),
+            joined: false,
+            enrolment: 0,
+            token_hash: None,
+            token_until: None,
+            certificate_until: None,
+            version: Some("1".into()),
+            trouble: None,
         }
     }
 

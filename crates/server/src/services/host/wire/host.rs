@@ -22,7 +22,7 @@ pub struct HostView {
     name: String,
     /// Regions that it belongs to.
     region_ids: Vec<String>,
-    /// Where its service listens.
+    /// Where its service listens, or where it is asked.
     addresses: Vec<String>,
     /// Processors.
     cpus: i64,
@@ -37,10 +37,19 @@ pub struct HostView {
     /// What becomes of its machines.
     #[schema(value_type = HostState)]
     state: &'static str,
-    /// When its service last said that it is there: every ten seconds, while it runs.
+    /// Whether it joined and is asked over the network; else a service runs there.
+    joined: bool,
+    /// The version of Berth there.
+    version: Option<String>,
+    /// Why it cannot be asked now.
+    trouble: Option<String>,
+    /// When its certificate ends, if it joined. It is renewed long before.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    certificate_expires_at: Option<Timestamp>,
+    /// When it was last there: looked at every ten seconds. Before it has joined, when it was added.
     #[schema(value_type = String, format = DateTime)]
     last_seen_at: Timestamp,
-    /// When its service first said so.
+    /// When it was first there, or was added.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
 }
@@ -138,11 +147,18 @@ pub(crate) enum HostState {
     Cordoned,
     /// It keeps those that it has until they are somewhere else; no route sets this yet.
     Draining,
-    /// Another one has its database and its machines.
+    /// Another one has its database and its machines; or it joined and has not answered for half a minute.
     Lost,
+    /// It was added and has not joined yet.
+    Joining,
 }
 
 impl HostView {
+    /// Where it is.
+    pub fn location(&self) -> String {
+        format!("/api/v1/admin/hosts/{}", self.id)
+    }
+
     /// A host, and what machines have of all hosts' GPUs.
     pub fn of(row: HostRow, held: &[Held]) -> Self {
         let of_host = || held.iter().filter(|held| held.host == row.id);
@@ -152,6 +168,10 @@ impl HostView {
             id: row.id.to_string(),
             name: row.name().to_owned(),
             state: row.state().as_str(),
+            joined: row.joined,
+            version: row.version,
+            trouble: row.trouble,
+            certificate_expires_at: row.certificate_until,
             region_ids: row.regions,
             addresses: row.addresses,
             cpus: row.capacity.cpus,

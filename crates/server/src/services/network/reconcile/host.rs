@@ -1,4 +1,4 @@
-//! Networks that the host has and no row owns: what a database from a backup does not know, or what a service left that
+//! Networks that a host has and no row owns: what a database from a backup does not know, or what a service left that
 //! died. A row is older than its thing, so what is found first and has no row then is nobody's.
 
 use std::collections::HashSet;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
+use crate::services::host::Engines;
 use crate::services::network::{Networks, store};
 
 /// Between two searches of the host.
@@ -14,7 +15,7 @@ const SWEEP: Duration = Duration::from_mins(10);
 /// Wait after a search that failed.
 const RETRY: Duration = Duration::from_mins(1);
 
-/// Searches the host now and then, until told to stop.
+/// Searches the hosts now and then, until told to stop.
 pub async fn watch(networks: Networks, stop: CancellationToken) {
     loop {
         let pause = match search(&networks).await {
@@ -32,11 +33,23 @@ pub async fn watch(networks: Networks, stop: CancellationToken) {
 
 /// Removes what no row owns. What cannot be removed keeps none of the others.
 async fn search(networks: &Networks) -> Result<(), StepError> {
-    let found = networks.engine().scan().await?.networks;
+    for (host, engines) in networks.fleet().all() {
+        if let Err(error) = search_host(networks, &engines).await {
+            if host == networks.fleet().own() {
+                return Err(error);
+            }
+            tracing::debug!(%host, ?error, "a host is not searched for networks now");
+        }
+    }
+    Ok(())
+}
+
+async fn search_host(networks: &Networks, engines: &Engines) -> Result<(), StepError> {
+    let found = engines.network.scan().await?.networks;
     let owned: HashSet<_> = store::network::ids(networks.db()).await?.into_iter().collect();
     for id in found.into_iter().filter(|id| !owned.contains(id)) {
         tracing::warn!(network = %id, "removing a network that no row owns");
-        if let Err(error) = networks.engine().remove(id).await {
+        if let Err(error) = engines.network.remove(id).await {
             tracing::warn!(network = %id, %error, "a network that no row owns cannot be removed; trying again later");
         }
     }

@@ -1,7 +1,9 @@
 //! Tells the host what a network is and who belongs to it, until it knows the last change, and removes what is deleted.
 
 use berth_domain::host::network::{Member, NetworkSpec};
-use berth_domain::ids::{NetworkId, Owner};
+use std::collections::BTreeSet;
+
+use berth_domain::ids::{HostId, NetworkId, Owner};
 use berth_domain::network::{NetworkStep, next};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
@@ -86,7 +88,12 @@ impl NetworkLife {
     /// The members are read after the revision: what came in between is told now, and once more later.
     async fn tell(&self, row: &NetworkRow) -> Result<(), StepError> {
         let members = store::network::members(self.networks.db(), row.id).await?;
-        self.networks.engine().set(&spec(row, members)).await?;
+        let own = self.networks.fleet().own();
+        let hosts: BTreeSet<_> = members.iter().map(|member| member.host.unwrap_or(own).0).chain([own.0]).collect();
+        let spec = spec(row, members);
+        for host in hosts {
+            self.networks.fleet().of(HostId(host))?.network.set(&spec).await?;
+        }
         fault("network", "tell", "done").await?;
         let mut tx = self.networks.db().begin().await?;
         if let Some(before) = still(&mut tx, row).await? {
@@ -98,7 +105,14 @@ impl NetworkLife {
     }
 
     async fn remove(&self, row: &NetworkRow) -> Result<(), StepError> {
-        self.networks.engine().remove(row.id).await?;
+        // One that is away has it removed by the next search of it.
+        for (host, engines) in self.networks.fleet().all() {
+            match engines.network.remove(row.id).await {
+                Err(error) if host == self.networks.fleet().own() => return Err(error.into()),
+                Err(error) => tracing::warn!(%host, network = %row.id, %error, "a host does not remove a network yet"),
+                Ok(()) => {}
+            }
+        }
         fault("network", "remove", "done").await?;
         let mut tx = self.networks.db().begin().await?;
         store::network::remove(&mut tx, row.id).await?;

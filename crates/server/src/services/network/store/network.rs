@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use berth_domain::Timestamp;
 use berth_domain::firewall::Rules;
-use berth_domain::ids::{MachineId, NetworkId, OrgId, Owner, ProjectId};
+use berth_domain::ids::{HostId, MachineId, NetworkId, OrgId, Owner, ProjectId};
 use berth_domain::machine::OwnerKind;
 use ipnet::{Ipv4Net, Ipv6Net};
 use uuid::Uuid;
@@ -146,6 +146,8 @@ pub struct MemberRow {
     pub name: String,
     /// Its machine.
     pub machine: MachineId,
+    /// The host that this is on, if it is on one.
+    pub host: Option<HostId>,
     /// Its address.
     pub address: Ipv4Addr,
     /// Its labels, if it is a VM.
@@ -159,6 +161,7 @@ impl FromRow for MemberRow {
             id: row.parsed("owner_id")?,
             name: row.text("name")?,
             machine: row.parsed("machine_id")?,
+            host: row.opt_parsed("host_id")?,
             address: row.parsed("address")?,
             labels: row.opt_text("labels")?.map(|_| row.json("labels")).transpose()?,
         })
@@ -167,7 +170,7 @@ impl FromRow for MemberRow {
 
 /// Who belongs to a network, by their addresses.
 pub async fn members(on: impl On, network: NetworkId) -> Result<Vec<MemberRow>, DbError> {
-    let members = sql("SELECT nm.owner_kind, nm.owner_id, nm.address, m.id AS machine_id, \
+    let members = sql("SELECT nm.owner_kind, nm.owner_id, nm.address, m.id AS machine_id, m.host_id, \
          COALESCE(vms.name, sandboxes.name) AS name, vms.labels FROM network_members nm \
          JOIN machines m ON m.owner_id = nm.owner_id AND m.owner_kind = nm.owner_kind \
          LEFT JOIN vms ON nm.owner_kind = 'vm' AND vms.id = nm.owner_id \

@@ -2,7 +2,7 @@
 
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::overcommit::offered_mb;
-use berth_domain::host::placement::{Disk, Kind, Placed, Wish, WishedGpus};
+use berth_domain::host::placement::{AtHand, Disk, Kind, Placed, Wish, WishedGpus};
 use berth_domain::ids::HostId;
 use berth_host::sandbox::Capacity;
 
@@ -53,7 +53,8 @@ pub(super) async fn place(
         gpus: asked.gpus.map(|(wished, _)| wished),
         region: None,
         labels: None,
-        needs_layers: true,
+        needs: AtHand::Layers,
+        tied: None,
         on: asked.on,
     };
     let now = Now {
@@ -63,6 +64,9 @@ pub(super) async fn place(
         disk: Disk { is_full: !capacity.has_room(0), sizes: None },
         gpus: asked.gpus.map_or(&[], |(_, found)| found),
         lacks_network: None,
+        at_hand: AtHand::Layers,
     };
-    placement::place(tx, sandboxes.host(), &wish, &now, overcommit).await
+    // Layers are on the service's own host.
+    let own = sandboxes.host();
+    placement::place(tx, own, &wish, &[(own, now)].into(), overcommit).await
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use berth_domain::Error;
-use berth_domain::ids::{MachineId, SandboxId};
+use berth_domain::ids::{HostId, MachineId, SandboxId};
 use berth_domain::machine::Owner;
 use berth_host::EngineError;
 use berth_host::sandbox::{Aim, Kept};
@@ -26,6 +26,10 @@ impl MachineOwners for Sandboxes {
 
     fn db(&self) -> &Db {
         self.db()
+    }
+
+    fn host(&self) -> HostId {
+        self.host()
     }
 
     fn events(&self) -> broadcast::Receiver<MachineId> {

@@ -41,8 +41,8 @@ pub(super) async fn get_vm_console(
     let bytes = params.integer("bytes", MOST).unwrap_or(USUAL);
     params.finish()?;
     let vm = store::vm::find(vms.db(), (&scope).into(), id).await?.ok_or_else(not_found)?;
-    let log =
-        vms.engine().console_log(vm.machine.id, usize::try_from(bytes).unwrap_or_default()).await.map_err(engine)?;
+    let asked = vms.engine_of(vm.machine.host).map_err(engine)?;
+    let log = asked.console_log(vm.machine.id, usize::try_from(bytes).unwrap_or_default()).await.map_err(engine)?;
     let text = String::from_utf8_lossy(&log).into_owned();
     Ok(([(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"))], text).into_response())
 }
@@ -65,7 +65,7 @@ pub(super) async fn connect_vm_console(
 ) -> Reply<Response> {
     let machine = running(&vms, &scope, path.id("vm_id")?, "its console is open").await?;
     let upgrade = upgrade.required()?;
-    let console = vms.engine().console(machine).await.map_err(engine)?;
+    let console = vms.engine_of(machine.host).map_err(engine)?.console(machine.id).await.map_err(engine)?;
     let over = async move { watch.over(&scope, Action::ChangeResources).await };
     Ok(carry(upgrade.protocols(["berth"]), console, over))
 }

@@ -194,7 +194,8 @@ pub(super) async fn export_project_image(
 /// Has the host make the file, and sends what is wanted of it.
 async fn send(vms: &Vms, scope: Scope, subject: Subject, wanted: Wanted) -> Result<Response> {
     let place = vms.exporting().enter((scope.org, scope.project))?;
-    let about = vms.engine().export(&subject.of).await.map_err(ops::refused)?;
+    let engine = vms.engine_of(subject.host).map_err(ops::refused)?;
+    let about = engine.export(&subject.of).await.map_err(ops::refused)?;
     let part = match wanted.part(&about) {
         Err(error) => return Ok(beyond(error, &about)),
         Ok(part) => part,
@@ -205,7 +206,7 @@ async fn send(vms: &Vms, scope: Scope, subject: Subject, wanted: Wanted) -> Resu
         return Ok((status, head).into_response());
     }
     ops::record(vms, &scope, &subject, &about).await?;
-    let content = vms.engine().exported(&subject.of, &about.sha256, sent).await.map_err(ops::refused)?;
+    let content = engine.exported(&subject.of, &about.sha256, sent).await.map_err(ops::refused)?;
     Ok((status, head, pass_on(content, place, scope, wanted.watch)).into_response())
 }
 

@@ -9,7 +9,7 @@ use axum::extract::FromRequestParts;
 use axum::extract::ws::{Message, WebSocketUpgrade};
 use axum::http::request::Parts;
 use axum::response::Response;
-use berth_domain::ids::{MachineId, VmId};
+use berth_domain::ids::VmId;
 use berth_domain::vm::Status;
 use berth_domain::{Code, Error};
 use berth_host::vm::Console;
@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::vm::not_found;
+use crate::db::machine::Machine;
 use crate::http::auth::Scope;
 use crate::http::envelope::ApiError;
 use crate::http::websocket;
@@ -51,10 +52,10 @@ impl MaybeUpgrade {
 }
 
 /// The machine of a VM that runs. A refusal says what is there only then.
-pub(super) async fn running(vms: &Vms, scope: &Scope, id: VmId, there: &str) -> Result<MachineId, Error> {
+pub(super) async fn running(vms: &Vms, scope: &Scope, id: VmId, there: &str) -> Result<Machine, Error> {
     let vm = store::vm::find(vms.db(), scope.into(), id).await?.ok_or_else(not_found)?;
     if vm.status == Status::Running {
-        return Ok(vm.machine.id);
+        return Ok(vm.machine);
     }
     Err(Error::new(Code::InvalidStatus, format!("The VM is {}; {there} while it runs.", vm.status)))
 }

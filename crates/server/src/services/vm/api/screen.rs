@@ -38,7 +38,7 @@ pub(super) async fn get_vm_screen(
     watch: Watch,
 ) -> Reply<Response> {
     let machine = running(&vms, &scope, path.id("vm_id")?, "its screen is there").await?;
-    let picture = Bytes::from(vms.engine().picture(machine).await.map_err(engine)?);
+    let picture = Bytes::from(vms.engine_of(machine.host).map_err(engine)?.picture(machine.id).await.map_err(engine)?);
     let told = [
         (header::CONTENT_TYPE, HeaderValue::from_static("image/png")),
         (header::CONTENT_LENGTH, HeaderValue::from(picture.len())),
@@ -71,7 +71,7 @@ pub(super) async fn connect_vm_screen(
 ) -> Reply<Response> {
     let machine = running(&vms, &scope, path.id("vm_id")?, "its screen is there").await?;
     let upgrade = upgrade.required()?;
-    let screen = vms.engine().screen(machine).await.map_err(engine)?;
+    let screen = vms.engine_of(machine.host).map_err(engine)?.screen(machine.id).await.map_err(engine)?;
     let over = async move { watch.over(&scope, Action::ChangeResources).await };
     Ok(carry(upgrade.protocols(PROTOCOLS), screen, over))
 }

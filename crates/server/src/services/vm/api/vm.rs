@@ -20,6 +20,7 @@ use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params, SortParams};
 use crate::http::path::PathText;
+use crate::http::query::truth;
 use crate::http::reply::{Accepted, Reply};
 use crate::http::wait::{self, Wait};
 use crate::services::vm::ops;
@@ -58,10 +59,6 @@ pub(super) async fn list_vms(
         .map(|vm| VmView::for_caller(&scope.caller, vm, disks.get(&vm.id).map_or(&[], Vec::as_slice)))
         .collect();
     Ok(Json(List::new(views, listing.page, total)))
-}
-
-fn truth(text: &str) -> Result<bool, String> {
-    text.parse().map_err(|_| "must be true or false".into())
 }
 
 /// Creates a VM, or several with `count`; they are made after the answer.

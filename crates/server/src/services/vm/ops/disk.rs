@@ -111,6 +111,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     }
     available(&before)?;
     not_copied(&mut tx, &before).await?;
+    at_hand(&before, &vm)?;
     let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
     if held.len() > MAX_DATA_DISKS {
@@ -144,6 +145,17 @@ pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     wake_holder(&mut tx, Some(holder), now).await?;
     tx.commit().await?;
     Ok(row)
+}
+
+/// Refuses a disk that lies on another host than the VM.
+fn at_hand(disk: &DiskRow, vm: &VmRow) -> Result<()> {
+    match (disk.host, vm.machine.host) {
+        (Some(disk), Some(vm)) if disk != vm => Err(Error::new(
+            Code::NotSupported,
+            "The disk and the VM lie on different hosts. Create a disk with the VM, or attach the disk to a new VM.",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn is_leaving(disk: &DiskRow) -> bool {

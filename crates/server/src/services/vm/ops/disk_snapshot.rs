@@ -80,6 +80,7 @@ pub(super) fn new(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow
         size_gb: disk.extent.wanted_gb,
         bytes: None,
         region_id: disk.region_id.clone(),
+        host: None,
         image_id: disk.image_id.clone(),
         login_user: disk.login_user.clone(),
         image: None,

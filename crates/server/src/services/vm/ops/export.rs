@@ -1,6 +1,6 @@
 //! What may be exported, by its row: the host makes the file and sends it.
 
-use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, ImageId};
 use berth_domain::vm::export::{not_ready, of_disk};
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, ProjectImageStatus};
 use berth_domain::{Code, Error, Result};
@@ -16,6 +16,8 @@ use crate::services::vm::{Vms, store};
 
 /// What is exported, and what it is called.
 pub struct Subject {
+    /// The host that has it.
+    pub host: Option<HostId>,
     /// What the host knows it by.
     pub of: ExportSource,
     /// Its name.
@@ -34,7 +36,7 @@ pub async fn disk(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Resul
     of_disk(id, disk.status, holder.as_ref().map(|vm| (vm.id, vm.status)))?;
     let of = ExportSource::Disk { id, of: holder.map(|vm| vm.machine.id) };
     let what = if kind == DiskKind::Root { "root_disk.export" } else { "disk.export" };
-    Ok(Subject { of, name: disk.name, what: (what, id.to_string()) })
+    Ok(Subject { host: disk.host, of, name: disk.name, what: (what, id.to_string()) })
 }
 
 /// A snapshot of a disk.
@@ -45,7 +47,7 @@ pub async fn snapshot(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<Su
         return Err(not_ready(Code::SnapshotNotReady, ("snapshot", id), snapshot.status.as_str()));
     }
     let what = ("disk_snapshot.export", id.to_string());
-    Ok(Subject { of: ExportSource::Snapshot(id), name: snapshot.name, what })
+    Ok(Subject { host: snapshot.host, of: ExportSource::Snapshot(id), name: snapshot.name, what })
 }
 
 /// An image of the project.
@@ -56,7 +58,7 @@ pub async fn image(vms: &Vms, scope: &Scope, id: ImageId) -> Result<Subject> {
         return Err(not_ready(Code::Conflict, ("image", id), image.status.as_str()));
     }
     let what = ("project_image.export", id.to_string());
-    Ok(Subject { of: ExportSource::Image(id), name: image.name, what })
+    Ok(Subject { host: image.host, of: ExportSource::Image(id), name: image.name, what })
 }
 
 /// Notes that somebody takes it, or a part of it.

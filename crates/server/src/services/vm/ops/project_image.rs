@@ -85,6 +85,7 @@ fn new_image(disk: &DiskRow, name: String, now: Timestamp) -> Result<ProjectImag
         snapshot: DiskSnapshotId(Uuid::now_v7()),
         image_id,
         region_id: disk.region_id.clone(),
+        host: None,
         size_gb: disk.extent.wanted_gb,
         os: String::new(),
         version: String::new(),

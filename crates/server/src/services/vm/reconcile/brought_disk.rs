@@ -244,7 +244,7 @@ impl BroughtDiskLife {
         say(&self.vms, disk.id, "checking and converting").await?;
         let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
         let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.wanted_gb, image, conversion };
-        Ok(self.vms.engine().bring_disk(&file, &brought).await?)
+        Ok(self.vms.engine_of(disk.host)?.bring_disk(&file, &brought).await?)
     }
 
     /// Fetches what the store has of a backup.

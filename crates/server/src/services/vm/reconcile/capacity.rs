@@ -3,32 +3,83 @@
 //! A disk counts from when it has its place: a worker is to make it by itself, or its VM has reserved. One that merely was
 //! asked for takes nothing from anybody, so that a wish that the host cannot hold fails alone.
 
-use berth_domain::host::gpu::Gpu;
-use berth_domain::host::placement::{Disk, Kind, Placed, Wish, WishedGpus};
-use berth_domain::vm::DiskStatus;
-use berth_host::vm::Capacity;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
-use crate::db::{DbError, Tx};
+use berth_domain::host::gpu::Gpu;
+use berth_domain::host::placement::{AtHand, Disk, Kind, Placed, Wish, WishedGpus};
+use berth_domain::ids::HostId;
+use berth_domain::vm::DiskStatus;
+use berth_host::EngineError;
+use berth_host::vm::{Capacity, Engine};
+use futures::future::try_join_all;
+
+use crate::db::{DbError, Tx, network};
 use crate::services::placement::{self, Now, Refusal};
 use crate::services::vm::Vms;
 use crate::services::vm::store;
+use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
 
-/// What the service's own host has at this moment for a VM.
-pub(super) struct Own<'a> {
+/// Seconds until a host that does not say what it has is left out. The service's own is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a host has at this moment for a VM.
+pub(super) struct Offer {
     /// What it has in all.
-    pub capacity: Capacity,
+    capacity: Capacity,
     /// Its GPUs, where the VM is to have some.
-    pub gpus: &'a [Gpu],
+    gpus: Vec<Gpu>,
+    /// Whether it has the VM's image, if it is of the platform.
+    has_image: bool,
     /// What it lacks of addresses and ports, as a sentence.
-    pub lacks_network: Option<&'a str>,
+    pub lacks_network: Option<String>,
+}
+
+/// What hosts have at this moment. Those that do not say are not among them.
+pub(super) type Offers = HashMap<HostId, Offer>;
+
+/// Asks all hosts at once what they have for a VM; where it is on one already, that one.
+///
+/// # Errors
+/// The service's own host does not answer, or the one that it is on.
+pub(super) async fn offers(vms: &Vms, vm: &VmRow) -> Result<Offers, EngineError> {
+    let asked = match vm.machine.host {
+        Some(host) => vec![(host, vms.fleet().of(host)?)],
+        None => vms.fleet().all(),
+    };
+    let waited_for = vm.machine.host.unwrap_or_else(|| vms.host());
+    let said = asked.into_iter().map(async |(host, engines)| {
+        let offer = offer(&*engines.vm, vm, host == vms.host());
+        let offer = if host == waited_for {
+            offer.await?
+        } else {
+            let said = tokio::time::timeout(PATIENCE, offer).await;
+            let Some(offer) = said.ok().and_then(|said| {
+                said.inspect_err(|error| tracing::debug!(%host, %error, "a host does not say what it has")).ok()
+            }) else {
+                return Ok(None);
+            };
+            offer
+        };
+        Ok(Some((host, offer)))
+    });
+    Ok(try_join_all(said).await?.into_iter().flatten().collect())
+}
+
+async fn offer(engine: &dyn Engine, vm: &VmRow, is_own: bool) -> Result<Offer, EngineError> {
+    let capacity = engine.capacity().await?;
+    let gpus = if vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
+    // Whether its files are whole the service's own host finds out when it clones the image.
+    let has_image = is_own || engine.image(&vm.image_id).await?.is_some();
+    Ok(Offer { capacity, gpus, has_image, lacks_network: None })
 }
 
 /// The host for a VM and for those of its disks that are not made yet, or why none takes it.
 pub(super) async fn place(
     tx: &mut Tx,
     vm: &VmRow,
-    own: Own<'_>,
+    offers: &Offers,
     vms: &Vms,
 ) -> Result<Result<Placed, Refusal>, DbError> {
     let gpus = match gpus(vm, vms) {
@@ -36,9 +87,12 @@ pub(super) async fn place(
         Err(missing) => return Ok(Err(Refusal::everywhere(missing))),
     };
     let disks = store::disk::of_vm(&mut *tx, vm.id).await?;
+    let begins = match begins(tx, vm, &disks).await? {
+        Ok(begins) => begins,
+        Err(apart) => return Ok(Err(Refusal::everywhere(apart.into()))),
+    };
     let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb).sum();
     let disk_gb = Some(unmade).filter(|unmade| *unmade > 0);
-    let disk = if disk_gb.is_some() { disk_of(&mut *tx, &vm.region_id, own.capacity).await? } else { Disk::default() };
     let wish = Wish {
         kind: Kind::Vm,
         vcpu: vm.vcpu,
@@ -48,18 +102,64 @@ pub(super) async fn place(
         gpus,
         region: Some(&vm.region_id),
         labels: None,
-        needs_layers: false,
+        needs: begins.needs,
+        tied: begins.tied,
         on: vm.machine.host,
     };
-    let now = Now {
-        vcpu: Some(own.capacity.vcpu),
-        memory_mb: own.capacity.memory_mb,
-        most_sandboxes: None,
-        disk,
-        gpus: own.gpus,
-        lacks_network: own.lacks_network,
-    };
+    let mut now = HashMap::new();
+    for (host, offer) in offers {
+        let capacity = offer.capacity;
+        let disk = if disk_gb.is_some() { disk_of(&mut *tx, *host, capacity).await? } else { Disk::default() };
+        let standing = Now {
+            vcpu: Some(capacity.vcpu),
+            memory_mb: capacity.memory_mb,
+            most_sandboxes: None,
+            disk,
+            gpus: &offer.gpus,
+            lacks_network: offer.lacks_network.as_deref(),
+            at_hand: if offer.has_image { AtHand::Image } else { AtHand::Nothing },
+        };
+        now.insert(*host, standing);
+    }
     placement::place(tx, vms.host(), &wish, &now, vms.overcommit()).await
+}
+
+/// What a VM begins with.
+struct Begins {
+    /// The host that has it, where one has it already.
+    tied: Option<HostId>,
+    /// What else its host has to have.
+    needs: AtHand,
+}
+
+/// What a VM begins with, or why nothing can have all of it.
+async fn begins(tx: &mut Tx, vm: &VmRow, disks: &[DiskRow]) -> Result<Result<Begins, &'static str>, DbError> {
+    let (mut hosts, mut needs) = (BTreeSet::new(), AtHand::Nothing);
+    for disk in disks {
+        match (disk.host, disk.snapshot, &disk.image_id) {
+            (Some(host), ..) => drop(hosts.insert(host.0)),
+            (None, Some(snapshot), _) => {
+                let snapshot = store::disk_snapshot::load(&mut *tx, snapshot).await?;
+                hosts.extend(snapshot.and_then(|snapshot| snapshot.host).map(|host| host.0));
+            }
+            (None, None, Some(image)) => match image.parse() {
+                Ok(image) => {
+                    let image = store::project_image::load(&mut *tx, image).await?;
+                    hosts.extend(image.and_then(|image| image.host).map(|host| host.0));
+                }
+                Err(_) => needs = AtHand::Image,
+            },
+            (None, None, None) => {}
+        }
+    }
+    for network in &vm.networks {
+        let others = network::hosts(&mut *tx, network.id, vm.machine.id).await?;
+        hosts.extend(others.into_iter().map(|host| host.0));
+    }
+    if hosts.len() > 1 {
+        return Ok(Err("its disks, and the other machines of its networks, are on different hosts"));
+    }
+    Ok(Ok(Begins { tied: hosts.pop_first().map(HostId), needs }))
 }
 
 /// What a VM is to have of GPUs, or why it cannot be said any more.
@@ -73,25 +173,25 @@ fn gpus<'a>(vm: &VmRow, vms: &'a Vms) -> Result<Option<WishedGpus<'a>>, String> 
     }
 }
 
-/// What the host lacks for so many GiB of disks and snapshots that are not made yet. Disks that are there fit, whatever is said of the
+/// What a host lacks for so many GiB of disks and snapshots that are not made yet. Disks that are there fit, whatever is said of the
 /// host by now.
 pub(super) async fn shortage_of_disk(
     tx: &mut Tx,
-    region: &str,
+    host: HostId,
     unmade_gb: i64,
     capacity: Capacity,
 ) -> Result<Option<String>, DbError> {
     if unmade_gb == 0 {
         return Ok(None);
     }
-    let disk = disk_of(tx, region, capacity).await?;
+    let disk = disk_of(tx, host, capacity).await?;
     Ok(disk.lacks(Kind::Vm, unmade_gb).map(|why| why.for_owner()))
 }
 
-/// What there is of the host's disk.
-async fn disk_of(tx: &mut Tx, region: &str, capacity: Capacity) -> Result<Disk, DbError> {
-    let placed = store::disk::placed_gb(&mut *tx, region).await?
-        + store::disk_snapshot::placed_gb(&mut *tx, region).await?
-        + store::project_image::placed_gb(&mut *tx, region).await?;
+/// What there is of a host's disk.
+async fn disk_of(tx: &mut Tx, host: HostId, capacity: Capacity) -> Result<Disk, DbError> {
+    let placed = store::disk::placed_gb(&mut *tx, host).await?
+        + store::disk_snapshot::placed_gb(&mut *tx, host).await?
+        + store::project_image::placed_gb(&mut *tx, host).await?;
     Ok(Disk { is_full: !capacity.disk_free, sizes: Some((capacity.disk_gb, placed)) })
 }

@@ -1,11 +1,13 @@
 //! Makes and removes disks that are not part of a VM's creation.
 
-use berth_domain::ids::{DiskId, DiskSnapshotId, Owner, VmId};
+use std::sync::Arc;
+
+use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, Owner, VmId};
 use berth_domain::vm::disk::{DiskStep, Move, next};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{Aim, DiskSource, DiskSpec};
+use berth_host::vm::{Aim, DiskSource, DiskSpec, Engine};
 
 use super::capacity::shortage_of_disk;
 use super::disk_snapshot::copy;
@@ -117,7 +119,7 @@ impl DiskLife {
     }
 
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
-        self.vms.engine().remove_disk(disk.id).await?;
+        self.vms.engine_of(disk.host)?.remove_disk(disk.id).await?;
         fault("disk", "remove", "done").await?;
         record(&self.vms, disk.id, |disk, now| {
             disk.status = DiskStatus::Deleted;
@@ -140,16 +142,22 @@ pub(super) async fn hand_over(tx: &mut Tx, id: DiskId, now: Timestamp) -> Result
 
 /// Takes a place on the host for a disk, or fails it for the lack of one.
 pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
-    let capacity = vms.engine().capacity().await?;
+    // What it is made of is on one already.
+    let snapshot = match disk.snapshot {
+        Some(snapshot) => store::disk_snapshot::load(vms.db(), snapshot).await?,
+        None => None,
+    };
+    let host = snapshot.and_then(|snapshot| snapshot.host).unwrap_or_else(|| vms.host());
+    let capacity = vms.engine_of(Some(host))?.capacity().await?;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk::load(&mut tx, disk.id).await?;
     let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
         return Ok(());
     };
-    let missing = shortage_of_disk(&mut tx, &before.region_id, before.extent.wanted_gb, capacity).await?;
+    let missing = shortage_of_disk(&mut tx, host, before.extent.wanted_gb, capacity).await?;
     let mut disk = before.clone();
-    disk.status = DiskStatus::Provisioning;
+    (disk.status, disk.host) = (DiskStatus::Provisioning, Some(host));
     if let Some(missing) = missing {
         disk.status = DiskStatus::Failed;
         disk.message = Some(EngineError::NoCapacity(missing).to_string());
@@ -160,10 +168,13 @@ pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
 }
 
 /// Has the disks of a VM take their places on the host with it. Those that took theirs, which are made next.
-pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<Vec<DiskRow>, StepError> {
+pub(super) async fn place_all(tx: &mut Tx, vm: VmId, host: HostId, now: Timestamp) -> Result<Vec<DiskRow>, StepError> {
     let mut placed = Vec::new();
     for disk in store::disk::of_vm(tx, vm).await?.into_iter().filter(|disk| disk.status == DiskStatus::Pending) {
-        placed.push(write(tx, &disk, DiskRow { status: DiskStatus::Provisioning, ..disk.clone() }, now).await?);
+        placed.push(
+            write(tx, &disk, DiskRow { status: DiskStatus::Provisioning, host: Some(host), ..disk.clone() }, now)
+                .await?,
+        );
     }
     Ok(placed)
 }
@@ -174,9 +185,9 @@ pub(super) async fn place_all(tx: &mut Tx, vm: VmId, now: Timestamp) -> Result<V
 pub(super) async fn make(vms: &Vms, disk: &DiskRow, of: Option<Aim>) -> Result<(), StepError> {
     let spec = DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.extent.wanted_gb };
     let made = match (disk.anew, of) {
-        (true, Some(aim)) => vms.engine().remake_disk(aim, &spec).await,
+        (true, Some(aim)) => vms.engine_of(disk.host)?.remake_disk(aim, &spec).await,
         (true, None) => return Ok(()),
-        (false, _) => vms.engine().make_disk(&spec).await,
+        (false, _) => vms.engine_of(disk.host)?.make_disk(&spec).await,
     };
     fault("disk", "make", "done").await?;
     match made {
@@ -188,9 +199,9 @@ pub(super) async fn make(vms: &Vms, disk: &DiskRow, of: Option<Aim>) -> Result<(
 /// Has a disk grow to the size that is wanted of it, and records it. What the host has no place for, and what the disk
 /// cannot become, is not wanted any more then, and the disk says why.
 pub(super) async fn grow(vms: &Vms, id: DiskId, of: Option<Aim>) -> Result<(), StepError> {
-    let Some(size_gb) = place_growth(vms, id).await? else { return Ok(()) };
+    let Some((host, size_gb)) = place_growth(vms, id).await? else { return Ok(()) };
     fault("disk", "grow", "placed").await?;
-    let grown = vms.engine().grow_disk(id, size_gb, of).await;
+    let grown = vms.engine_of(host)?.grow_disk(id, size_gb, of).await;
     fault("disk", "grow", "done").await?;
     let reason = match grown {
         Err(error) if !error.is_final() => return Err(error.into()),
@@ -205,7 +216,7 @@ pub(super) async fn grow(vms: &Vms, id: DiskId, of: Option<Aim>) -> Result<(), S
 
 /// Hands a disk to its VM's machine, where that runs, and records it. One that it cannot have is released, and says why.
 pub(super) async fn attach(vms: &Vms, id: DiskId, of: Aim) -> Result<(), StepError> {
-    let attached = vms.engine().attach_disk(of, id).await;
+    let attached = engine_of(vms, id).await?.attach_disk(of, id).await;
     fault("vm", "attach_disk", "done").await?;
     let reason = match attached {
         Err(error) if !error.is_final() => return Err(error.into()),
@@ -224,7 +235,7 @@ pub(super) async fn attach(vms: &Vms, id: DiskId, of: Aim) -> Result<(), StepErr
 /// Has the guest of a disk's VM let go of it, where that runs, and releases it. One that the guest keeps stays with the VM
 /// after its last chance, and says so.
 pub(super) async fn detach(vms: &Vms, id: DiskId, of: Aim, is_last: bool) -> Result<(), StepError> {
-    let detached = vms.engine().detach_disk(of, id).await;
+    let detached = engine_of(vms, id).await?.detach_disk(of, id).await;
     fault("vm", "detach_disk", "done").await?;
     let reason = match detached {
         Ok(true) => None,
@@ -260,20 +271,22 @@ async fn moved(
 
 /// Takes the place on the host that a disk needs to grow, and tells how large it may become; none where it does not grow,
 /// or not by so much.
-async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<i64>, StepError> {
-    let capacity = vms.engine().capacity().await?;
+async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<(Option<HostId>, i64)>, StepError> {
+    let capacity = engine_of(vms, id).await?.capacity().await?;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk::load(&mut tx, id).await?;
     let Some(before) = found.filter(DiskRow::grows) else { return Ok(None) };
-    let missing = shortage_of_disk(&mut tx, &before.region_id, before.extent.unplaced_gb(), capacity).await?;
+    let missing =
+        shortage_of_disk(&mut tx, before.host.unwrap_or_else(|| vms.host()), before.extent.unplaced_gb(), capacity)
+            .await?;
     let mut disk = before.clone();
     let Some(missing) = missing else {
         disk.extent = disk.extent.placed();
         let size_gb = disk.extent.placed_gb;
         write(&mut tx, &before, disk, now).await?;
         tx.commit().await?;
-        return Ok(Some(size_gb));
+        return Ok(Some((before.host, size_gb)));
     };
     disk.extent = disk.extent.refused();
     rested(&mut disk, Some(EngineError::NoCapacity(missing).to_string()), now);
@@ -288,6 +301,12 @@ fn rested(disk: &mut DiskRow, reason: Option<String>, now: Timestamp) {
         disk.message = reason;
     }
     disk.work_at = disk.grows().then_some(now);
+}
+
+/// The engine of the host that a disk has its place on.
+async fn engine_of(vms: &Vms, id: DiskId) -> Result<Arc<dyn Engine>, StepError> {
+    let host = store::disk::load(vms.db(), id).await?.and_then(|disk| disk.host);
+    Ok(vms.engine_of(host)?)
 }
 
 /// Tells how far a disk that is being made is. Only for who looks on: nobody is woken.

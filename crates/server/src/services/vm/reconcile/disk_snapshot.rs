@@ -54,7 +54,7 @@ impl Life for DiskSnapshotLife {
     async fn take(&self, snapshot: &DiskSnapshotRow, step: DiskSnapshotStep) -> Result<(), StepError> {
         match step {
             DiskSnapshotStep::Remove => {
-                self.vms.engine().remove_snapshot(snapshot.id, None).await?;
+                self.vms.engine_of(snapshot.host)?.remove_snapshot(snapshot.id, None).await?;
                 fault("disk_snapshot", "remove", "done").await?;
                 record(&self.vms, snapshot.id, |snapshot, now| {
                     snapshot.status = DiskSnapshotStatus::Deleted;
@@ -101,16 +101,16 @@ pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Resu
     let Some(snapshot) = begin(vms, id).await? else { return Ok(()) };
     fault("disk", "snapshot", "begun").await?;
     if snapshot.status == DiskSnapshotStatus::Deleting {
-        return give_up(vms, id, of).await;
+        return give_up(vms, &snapshot, of).await;
     }
-    let copied = vms.engine().snapshot_disk(&DiskSnapshotSpec { id, disk: snapshot.disk }, of).await;
+    let copied = vms.engine_of(snapshot.host)?.snapshot_disk(&DiskSnapshotSpec { id, disk: snapshot.disk }, of).await;
     fault("disk", "snapshot", "done").await?;
     let outcome = match copied {
         Ok(None) => None,
         Ok(Some(bytes)) => Some(Ok(bytes)),
         Err(error) if !error.is_final() => return Err(error.into()),
         Err(error) => {
-            vms.engine().remove_snapshot(id, of).await?;
+            vms.engine_of(snapshot.host)?.remove_snapshot(id, of).await?;
             Some(Err(error.to_string()))
         }
     };
@@ -138,16 +138,19 @@ pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Resu
     .await
 }
 
-async fn give_up(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Result<(), StepError> {
-    vms.engine().remove_snapshot(id, of).await?;
+async fn give_up(vms: &Vms, snapshot: &DiskSnapshotRow, of: Option<Aim>) -> Result<(), StepError> {
+    vms.engine_of(snapshot.host)?.remove_snapshot(snapshot.id, of).await?;
     fault("disk", "snapshot", "given_up").await?;
-    record(vms, id, |snapshot, now| (snapshot.begun_at, snapshot.work_at) = (None, Some(now))).await
+    record(vms, snapshot.id, |snapshot, now| (snapshot.begun_at, snapshot.work_at) = (None, Some(now))).await
 }
 
 /// Writes down that something of a snapshot may be on the host from now on, where it has a place there; one that has none
 /// fails. None where nothing is to be done.
 async fn begin(vms: &Vms, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>, StepError> {
-    let capacity = vms.engine().capacity().await?;
+    let Some(seen) = store::disk_snapshot::load(vms.db(), id).await? else { return Ok(None) };
+    let disk = store::disk::load(vms.db(), seen.disk).await?;
+    let host = disk.and_then(|disk| disk.host).unwrap_or_else(|| vms.host());
+    let capacity = vms.engine_of(Some(host))?.capacity().await?;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk_snapshot::load(&mut tx, id).await?;
@@ -155,8 +158,8 @@ async fn begin(vms: &Vms, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>,
     if before.begun_at.is_some() {
         return Ok(Some(before));
     }
-    let missing = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await?;
-    let mut snapshot = before.clone();
+    let missing = shortage_of_disk(&mut tx, host, before.size_gb, capacity).await?;
+    let mut snapshot = DiskSnapshotRow { host: Some(host), ..before.clone() };
     if let Some(missing) = missing {
         snapshot.status = DiskSnapshotStatus::Failed;
         snapshot.message = Some(EngineError::NoCapacity(missing).to_string());

@@ -1,20 +1,70 @@
-//! The host as VMs see it: their machines, and what no row owns of theirs.
+//! Hosts as VMs see them: their machines, and what no row owns of theirs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, ImageId, MachineId, VmId};
 use berth_domain::machine::Owner;
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::Aim;
+use berth_host::vm::{Aim, Engine};
 use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::StepError;
 use crate::db::{Db, DbError};
+use crate::services::host::Engines;
 use crate::services::vm::{Vms, store};
-use crate::work::host::{MachineOwners, Sentences, end_unowned};
+use crate::work::Poker;
+use crate::work::host::{self, MachineOwners, Sentences, end_unowned};
 
-impl MachineOwners for Vms {
+/// Watches every host of the fleet, until told to stop: each from when it is there until it is not.
+pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
+    let mut fleet = vms.fleet().changes();
+    let (mut watched, mut tasks) = (HashMap::<HostId, CancellationToken>::new(), JoinSet::new());
+    loop {
+        let hosts = fleet.borrow_and_update().clone();
+        watched.retain(|host, ending| {
+            hosts.contains_key(host) || {
+                ending.cancel();
+                false
+            }
+        });
+        for (host, engines) in hosts {
+            watched.entry(host).or_insert_with(|| {
+                let (ending, on) = (stop.child_token(), VmsOnHost { vms: vms.clone(), host, engines });
+                tasks.spawn(host::watch(on, poke.clone(), ending.clone()));
+                ending
+            });
+        }
+        tokio::select! {
+            () = stop.cancelled() => break,
+            changed = fleet.changed() => if changed.is_err() { break },
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// The VMs of one host.
+struct VmsOnHost {
+    vms: Vms,
+    host: HostId,
+    engines: Engines,
+}
+
+impl VmsOnHost {
+    fn engine(&self) -> &dyn Engine {
+        &*self.engines.vm
+    }
+
+    /// Those of nowhere are this one's to look at, too.
+    fn is_own(&self) -> bool {
+        self.host == self.vms.host()
+    }
+}
+
+impl MachineOwners for VmsOnHost {
     type Id = VmId;
     const SENTENCES: Sentences = Sentences {
         adopting: "looking at every machine that should exist",
@@ -24,7 +74,11 @@ impl MachineOwners for Vms {
     };
 
     fn db(&self) -> &Db {
-        self.db()
+        self.vms.db()
+    }
+
+    fn host(&self) -> HostId {
+        self.host
     }
 
     fn events(&self) -> broadcast::Receiver<MachineId> {
@@ -36,7 +90,7 @@ impl MachineOwners for Vms {
     }
 
     async fn wanting(&self) -> Result<Vec<VmId>, DbError> {
-        store::vm::with_machine(self.db(), None).await
+        store::vm::wanting(self.vms.db(), self.host, self.is_own()).await
     }
 
     async fn machines(&self) -> Result<Vec<MachineId>, EngineError> {
@@ -50,24 +104,24 @@ impl MachineOwners for Vms {
     }
 
     async fn search(&self) -> Result<(), StepError> {
-        let now = self.clock().now();
+        let now = self.vms.clock().now();
         let found = self.engine().scan().await?;
         end_unowned(self, found.machines).await?;
-        let disks: HashSet<_> = store::disk::living(self.db()).await?.into_iter().collect();
+        let disks: HashSet<_> = store::disk::living(self.vms.db(), self.host).await?.into_iter().collect();
         for id in found.disks.into_iter().filter(|id| !disks.contains(id)) {
-            if let Err(error) = set_aside(self, id, now).await {
+            if let Err(error) = self.set_aside(id, now).await {
                 tracing::warn!(disk = %id, ?error, "a disk that no row owns cannot be set aside; trying again later");
             }
         }
-        let snapshots: HashSet<_> = store::disk_snapshot::living(self.db()).await?.into_iter().collect();
+        let snapshots: HashSet<_> = store::disk_snapshot::living(self.vms.db(), self.host).await?.into_iter().collect();
         for id in found.snapshots.into_iter().filter(|id| !snapshots.contains(id)) {
-            if let Err(error) = set_aside_snapshot(self, id, now).await {
+            if let Err(error) = self.set_aside_snapshot(id, now).await {
                 tracing::warn!(snapshot = %id, ?error, "a snapshot that no row owns cannot be set aside; trying again later");
             }
         }
-        let images: HashSet<_> = store::project_image::living(self.db()).await?.into_iter().collect();
+        let images: HashSet<_> = store::project_image::living(self.vms.db(), self.host).await?.into_iter().collect();
         for id in found.images.into_iter().filter(|id| !images.contains(id)) {
-            if let Err(error) = set_aside_image(self, id, now).await {
+            if let Err(error) = self.set_aside_image(id, now).await {
                 tracing::warn!(image = %id, ?error, "an image that no row owns cannot be set aside; trying again later");
             }
         }
@@ -75,20 +129,22 @@ impl MachineOwners for Vms {
     }
 }
 
-async fn set_aside_image(vms: &Vms, id: ImageId, now: Timestamp) -> Result<(), StepError> {
-    let into = vms.lost().folder("images", now).await.map_err(Error::internal)?;
-    tracing::warn!(image = %id, into = %into.display(), "setting an image of a project aside that no row owns");
-    Ok(vms.engine().set_aside_image(id, &into).await?)
-}
+impl VmsOnHost {
+    async fn set_aside_image(&self, id: ImageId, now: Timestamp) -> Result<(), StepError> {
+        let into = self.vms.lost().folder("images", now).await.map_err(Error::internal)?;
+        tracing::warn!(image = %id, into = %into.display(), "setting an image of a project aside that no row owns");
+        Ok(self.engine().set_aside_image(id, &into).await?)
+    }
 
-async fn set_aside_snapshot(vms: &Vms, id: DiskSnapshotId, now: Timestamp) -> Result<(), StepError> {
-    let into = vms.lost().folder("snapshots", now).await.map_err(Error::internal)?;
-    tracing::warn!(snapshot = %id, into = %into.display(), "setting a snapshot of a disk aside that no row owns");
-    Ok(vms.engine().set_aside_snapshot(id, &into).await?)
-}
+    async fn set_aside_snapshot(&self, id: DiskSnapshotId, now: Timestamp) -> Result<(), StepError> {
+        let into = self.vms.lost().folder("snapshots", now).await.map_err(Error::internal)?;
+        tracing::warn!(snapshot = %id, into = %into.display(), "setting a snapshot of a disk aside that no row owns");
+        Ok(self.engine().set_aside_snapshot(id, &into).await?)
+    }
 
-async fn set_aside(vms: &Vms, id: DiskId, now: Timestamp) -> Result<(), StepError> {
-    let into = vms.lost().folder("disks", now).await.map_err(Error::internal)?;
-    tracing::warn!(disk = %id, into = %into.display(), "setting a disk aside that no row owns");
-    Ok(vms.engine().set_aside_disk(id, &into).await?)
+    async fn set_aside(&self, id: DiskId, now: Timestamp) -> Result<(), StepError> {
+        let into = self.vms.lost().folder("disks", now).await.map_err(Error::internal)?;
+        tracing::warn!(disk = %id, into = %into.display(), "setting a disk aside that no row owns");
+        Ok(self.engine().set_aside_disk(id, &into).await?)
+    }
 }

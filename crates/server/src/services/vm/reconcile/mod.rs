@@ -7,7 +7,7 @@ mod capacity;
 pub mod disk;
 pub mod disk_snapshot;
 mod download;
-mod host;
+pub(super) mod host;
 pub mod image;
 pub mod project_image;
 mod reach;

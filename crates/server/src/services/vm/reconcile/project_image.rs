@@ -4,7 +4,7 @@
 //! when that is over. The image's own worker has the host make the image of it; in the transaction that says that the image
 //! is there, or is not to come, the snapshot goes.
 
-use berth_domain::ids::{ImageId, Owner};
+use berth_domain::ids::{HostId, ImageId, Owner};
 use berth_domain::vm::DiskSnapshotStatus;
 use berth_domain::vm::project_image::{LOOK_MILLIS, Next, ProjectImageStatus, ProjectImageStep, next};
 use berth_domain::{Result, Timestamp};
@@ -70,14 +70,14 @@ impl Life for ProjectImageLife {
 
     async fn take(&self, Seen { image, copy }: &Seen, step: ProjectImageStep) -> Result<(), StepError> {
         match step {
-            ProjectImageStep::Make => self.make(image).await,
+            ProjectImageStep::Make => self.make(image, copy.as_ref()).await,
             ProjectImageStep::Fail => {
                 let why = copy.as_ref().filter(|copy| copy.status == DiskSnapshotStatus::Failed);
                 let why = why.and_then(|copy| copy.message.clone());
-                self.fail(image.id, why.unwrap_or_else(|| "its disk is gone".into())).await
+                self.fail(image, why.unwrap_or_else(|| "its disk is gone".into())).await
             }
             ProjectImageStep::Remove => {
-                self.vms.engine().remove_image(&image.id.to_string()).await?;
+                self.vms.engine_of(image.host)?.remove_image(&image.id.to_string()).await?;
                 fault("project_image", "remove", "done").await?;
                 record(&self.vms, image.id, async |_, image, now| {
                     image.status = ProjectImageStatus::Deleted;
@@ -116,7 +116,7 @@ impl Life for ProjectImageLife {
         if seen.image.status != ProjectImageStatus::Pending {
             return Ok(false);
         }
-        self.fail(seen.image.id, error.to_string()).await?;
+        self.fail(&seen.image, error.to_string()).await?;
         Ok(true)
     }
 }
@@ -127,15 +127,17 @@ impl ProjectImageLife {
         Self { vms }
     }
 
-    async fn make(&self, image: &ProjectImageRow) -> Result<(), StepError> {
-        if !self.place(image).await? {
+    async fn make(&self, image: &ProjectImageRow, copy: Option<&DiskSnapshotRow>) -> Result<(), StepError> {
+        let host = copy.and_then(|copy| copy.host).unwrap_or_else(|| self.vms.host());
+        if !self.place(image, host).await? {
             return Ok(());
         }
+        let engine = self.vms.engine_of(Some(host))?;
         fault("project_image", "make", "placed").await?;
         let wanted = ImageOfSnapshot { id: image.id, name: image.name.clone(), snapshot: image.snapshot };
         let load = || store::project_image::load(self.vms.db(), image.id);
         let made = tokio::select! {
-            made = self.vms.engine().make_image(&wanted) => made?,
+            made = engine.make_image(&wanted) => made?,
             // Whoever deletes it does not wait for it.
             () = unwanted(load, |row: &ProjectImageRow| row.status == ProjectImageStatus::Pending) => return Ok(()),
         };
@@ -144,20 +146,21 @@ impl ProjectImageLife {
     }
 
     /// Notes that something of an image may be on the host from now on, if there is a place for it; one that has none fails.
-    async fn place(&self, image: &ProjectImageRow) -> Result<bool, StepError> {
-        let capacity = self.vms.engine().capacity().await?;
+    async fn place(&self, image: &ProjectImageRow, host: HostId) -> Result<bool, StepError> {
+        let capacity = self.vms.engine_of(Some(host))?.capacity().await?;
         let mut tx = self.vms.db().begin().await?;
         let found = store::project_image::load(&mut tx, image.id).await?;
         let Some(before) = found.filter(|image| image.status == ProjectImageStatus::Pending) else { return Ok(false) };
         if before.placed_at.is_some() {
             return Ok(true);
         }
-        if let Some(missing) = shortage_of_disk(&mut tx, &before.region_id, before.size_gb, capacity).await? {
+        if let Some(missing) = shortage_of_disk(&mut tx, host, before.size_gb, capacity).await? {
             return Err(EngineError::NoCapacity(missing).into());
         }
         let now = self.vms.clock().now();
         let message = Some("making an image of the copy".to_owned());
-        let placed = ProjectImageRow { placed_at: Some(now), message, updated_at: now, ..before.clone() };
+        let placed =
+            ProjectImageRow { host: Some(host), placed_at: Some(now), message, updated_at: now, ..before.clone() };
         write(&mut tx, &before, placed).await?;
         tx.commit().await?;
         Ok(true)
@@ -177,9 +180,11 @@ impl ProjectImageLife {
         .await
     }
 
-    async fn fail(&self, id: ImageId, why: String) -> Result<(), StepError> {
-        self.vms.engine().remove_image(&id.to_string()).await?;
-        record(&self.vms, id, async |tx, image, now| {
+    async fn fail(&self, image: &ProjectImageRow, why: String) -> Result<(), StepError> {
+        let placed = store::project_image::load(self.vms.db(), image.id).await?;
+        let host = placed.and_then(|placed| placed.host);
+        self.vms.engine_of(host)?.remove_image(&image.id.to_string()).await?;
+        record(&self.vms, image.id, async |tx, image, now| {
             if image.status != ProjectImageStatus::Pending {
                 return Ok(());
             }

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use berth_domain::error::Error;
+use berth_domain::ids::HostId;
 use berth_domain::vm::inbound::{BLOCK, Reached, block};
 use berth_domain::vm::{InboundPort, Reach};
 use berth_host::EngineError;
@@ -30,8 +31,9 @@ impl Vms {
         let without = || Error::internal("a machine without an address");
         // One that answered at a shared address had another port there.
         let held = machine.ssh_port.filter(|_| machine.shared_address.is_none());
-        let ssh_port = held.unwrap_or_else(|| self.engine().ssh_port());
-        let wanted = match self.engine().network().reached {
+        let engine = self.engine_of(machine.host)?;
+        let ssh_port = held.unwrap_or_else(|| engine.ssh_port());
+        let wanted = match engine.network().reached {
             Reached::Shared(shared) => {
                 let first = machine.slot.and_then(|slot| block(shared.ports, slot));
                 first.map(|first| Reach::Shared { address: shared.address, first })
@@ -50,12 +52,13 @@ impl Vms {
     ///
     /// # Errors
     /// The ports that VMs share do not suffice for it.
-    pub(super) async fn free_slot(&self, machine: &Machine) -> Result<Option<i64>, StepError> {
-        let Reached::Shared(shared) = self.engine().network().reached else { return Ok(machine.slot) };
-        let free = machine::free_slots(self.db(), self.host(), TRIES).await?;
+    pub(super) async fn free_slot(&self, machine: &Machine, host: HostId) -> Result<Option<i64>, StepError> {
+        let engine = self.engine_of(Some(host))?;
+        let Reached::Shared(shared) = engine.network().reached else { return Ok(machine.slot) };
+        let free = machine::free_slots(self.db(), host, TRIES).await?;
         for slot in machine.slot.into_iter().chain(free) {
             if let Some(first) = block(shared.ports, slot)
-                && self.engine().ports_free((shared.address, first).into(), BLOCK).await
+                && engine.ports_free((shared.address, first).into(), BLOCK).await
             {
                 return Ok(Some(slot));
             }
@@ -72,9 +75,10 @@ impl Vms {
     ///
     /// # Errors
     /// All are given out, or this host has none of those that are free.
-    pub(super) async fn free_pool_address(&self, machine: &Machine) -> Result<Option<IpAddr>, StepError> {
-        let Reached::Pool(pool) = self.engine().network().reached else { return Ok(None) };
-        let mut held = machine::pool_addresses(self.db(), self.host()).await?;
+    pub(super) async fn free_pool_address(&self, machine: &Machine, host: HostId) -> Result<Option<IpAddr>, StepError> {
+        let engine = self.engine_of(Some(host))?;
+        let Reached::Pool(pool) = engine.network().reached else { return Ok(None) };
+        let mut held = machine::pool_addresses(self.db(), host).await?;
         let own = machine.pool_address.filter(|address| pool.has(*address));
         if let Some(own) = &own {
             held.remove(own);
@@ -82,7 +86,7 @@ impl Vms {
         let free = pool.addresses().filter(|address| !held.contains(address) && Some(*address) != own);
         let candidates: Vec<_> = own.into_iter().chain(free).take(TRIES).collect();
         for address in candidates.iter().copied() {
-            if self.engine().ports_free((address, self.engine().ssh_port()).into(), 1).await {
+            if engine.ports_free((address, engine.ssh_port()).into(), 1).await {
                 return Ok(Some(address));
             }
         }

@@ -4,16 +4,16 @@ use std::path::Path;
 
 use berth_domain::hex;
 use berth_host::EngineError;
-use berth_host::vm::{ExportSource, Exported, Part};
+use berth_host::vm::{Engine, ExportSource, Exported, Part};
 use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::{StepError, fault};
-use crate::services::vm::Vms;
 use crate::services::vm::depot::{Depot, DepotError, PART};
 use crate::services::vm::store::backup::BackupRow;
+use crate::services::vm::{Vms, store as rows};
 
 /// What the store has of a backup, read back.
 pub(super) struct Stored {
@@ -72,9 +72,11 @@ pub(super) async fn store<F: Future<Output = ()>>(
         return Err(EngineError::Permanent("the copy of the disk is gone; make another backup".into()).into());
     };
     let of = ExportSource::Snapshot(snapshot);
-    let file = vms.engine().export(&of).await?;
+    let host = rows::disk_snapshot::load(vms.db(), snapshot).await.map_err(StepError::from)?.and_then(|row| row.host);
+    let engine = vms.engine_of(host)?;
+    let file = engine.export(&of).await?;
     fault("backup", "store", "exported").await?;
-    let parts = send(vms, depot, (backup, &of, &file), &told).await?;
+    let parts = send(&*engine, depot, (backup, &of, &file), &told).await?;
     depot.keep(backup.id, parts).await?;
     depot.describe(backup.id, &about(backup, &file, parts)).await?;
     fault("backup", "store", "sent").await?;
@@ -126,7 +128,7 @@ async fn read_back<F: Future<Output = ()>>(
 
 /// Puts a file part by part, but for those at its beginning that the store has already; how many there are.
 async fn send<F: Future<Output = ()>>(
-    vms: &Vms,
+    engine: &dyn Engine,
     depot: &Depot,
     (backup, of, file): (&BackupRow, &ExportSource, &Exported),
     told: &impl Fn(String) -> F,
@@ -136,7 +138,7 @@ async fn send<F: Future<Output = ()>>(
         told(format!("storing: {} of {} MiB", from >> 20, file.bytes >> 20)).await;
         let part = Part { from, bytes: PART.min(file.bytes - from) };
         let mut bytes = Vec::with_capacity(usize::try_from(part.bytes).unwrap_or_default());
-        let mut content = vms.engine().exported(of, &file.sha256, part).await?;
+        let mut content = engine.exported(of, &file.sha256, part).await?;
         let broke_off = |error: std::io::Error| EngineError::Transient(error.to_string());
         content.read_to_end(&mut bytes).await.map_err(broke_off)?;
         if bytes.len() as u64 != part.bytes {

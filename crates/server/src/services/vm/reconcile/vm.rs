@@ -343,7 +343,7 @@ impl VmLife {
             address,
             slot: vm.machine.slot.unwrap_or_default(),
             // A switch of a project's network is linked to a program beside the machine.
-            is_bridged: self.vms.engine().network().is_bridged && vm.networks.is_empty(),
+            is_bridged: self.engine(seen)?.network().is_bridged && vm.networks.is_empty(),
             ports,
             networks: vm.networks.iter().map(MembershipRow::membership).collect(),
             rules: seen.rules.clone(),

@@ -1,7 +1,7 @@
 //! Rows of disks: root disk volumes and data disks.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{BackupId, DiskId, DiskSnapshotId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{BackupId, DiskId, DiskSnapshotId, HostId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::{DiskChange, DiskKind, DiskStatus, DiskType, Extent, disk};
@@ -15,6 +15,8 @@ use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, due, page_of, s
 
 /// The table.
 const TABLE: &str = "disks";
+/// Those that are not gone, and may be on a host.
+const LIVING: &str = "SELECT id FROM disks WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
 
 /// A disk as its row has it.
 #[derive(Clone, Debug)]
@@ -35,6 +37,8 @@ pub struct DiskRow {
     pub extent: Extent,
     /// Region.
     pub region_id: String,
+    /// The host that it has its place on, once it has one.
+    pub host: Option<HostId>,
     /// The image a root disk was cloned from.
     pub image_id: Option<String>,
     /// The user that this image installs SSH keys for: a volume outlives its image.
@@ -85,6 +89,7 @@ impl FromRow for DiskRow {
                 made_gb: row.opt_int("made_gb")?.unwrap_or(wanted_gb),
             },
             region_id: row.text("region_id")?,
+            host: row.opt_parsed("host_id")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
             snapshot: row.opt_parsed("snapshot_id")?,
@@ -114,6 +119,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
         "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
+        "host_id": disk.host,
         "image_id": disk.image_id.clone(), "snapshot_id": disk.snapshot, "backup_id": disk.backup, "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "anew": disk.anew, "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
         "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
@@ -282,13 +288,13 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// The sizes of a region's disks that have a place on the host, summed, in GiB: those that are there or being made, and
+/// The sizes of disks that have a place on a host, summed, in GiB: those that are there or being made, and
 /// those that could not be made anew, of which what was there is still.
-pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
+pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(COALESCE(placed_gb, size_gb)), 0) AS BIGINT) AS gb FROM disks \
-         WHERE region_id = $1 AND deleted_at IS NULL AND (status NOT IN ('pending', 'failed') \
+         WHERE host_id = $1 AND deleted_at IS NULL AND (status NOT IN ('pending', 'failed') \
          OR (status = 'failed' AND anew <> 0))")
-    .bind(region)
+    .bind(host)
     .fetch_one(tx)
     .await
 }
@@ -325,10 +331,21 @@ impl FromRow for IdRow {
     }
 }
 
-/// Disks that are not gone.
-pub async fn living(db: &Db) -> Result<Vec<DiskId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM disks WHERE deleted_at IS NULL").fetch_all(db).await?;
+/// Disks that are not gone, and may be on a host.
+pub async fn living(db: &Db, host: HostId) -> Result<Vec<DiskId>, DbError> {
+    let rows: Vec<IdRow> = sql(LIVING).bind(host).fetch_all(db).await?;
     Ok(rows.into_iter().map(|r| r.0).collect())
+}
+
+/// Has those be on a service's own host that had their places before hosts were told apart, or on a host that is lost with
+/// its data folder: a database has one data folder beside the hosts that joined.
+pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE disks SET host_id = $1 WHERE (host_id IS NULL AND status <> 'pending') \
+         OR host_id IN (SELECT id FROM hosts WHERE joined = 0 AND id <> $1)")
+    .bind(host)
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Whether a project has any.

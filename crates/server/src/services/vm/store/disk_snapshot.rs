@@ -1,7 +1,7 @@
 //! Rows of snapshots of disks.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, ImageId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::disk_snapshot::{Open, Source, is_open};
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskType};
@@ -15,6 +15,8 @@ use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, due, page_of, sql};
 
 /// The table.
 const TABLE: &str = "disk_snapshots";
+/// Those that are not gone, and may be on a host.
+const LIVING: &str = "SELECT id FROM disk_snapshots WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
 
 /// Snapshots that the owner of their disk has to do something about, as [`is_open`] says.
 macro_rules! open {
@@ -53,6 +55,8 @@ pub struct DiskSnapshotRow {
     pub bytes: Option<i64>,
     /// Region.
     pub region_id: String,
+    /// The host that it has its place on, once it has one: that of its disk.
+    pub host: Option<HostId>,
     /// The image that a root disk was cloned from.
     pub image_id: Option<String>,
     /// The user that this image installs SSH keys for.
@@ -91,6 +95,7 @@ impl FromRow for DiskSnapshotRow {
             size_gb: row.int("size_gb")?,
             bytes: row.opt_int("bytes")?,
             region_id: row.text("region_id")?,
+            host: row.opt_parsed("host_id")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
             image: row.opt_parsed("project_image_id")?,
@@ -110,7 +115,7 @@ fn columns(snapshot: &DiskSnapshotRow) -> Columns {
     columns! {
         "id": snapshot.id, "org_id": snapshot.org, "project_id": snapshot.project, "hidden": snapshot.hidden, "name": &snapshot.name,
         "disk_id": snapshot.disk, "kind": snapshot.kind.as_str(), "type": snapshot.disk_type.as_str(),
-        "size_gb": snapshot.size_gb, "bytes": snapshot.bytes, "region_id": &snapshot.region_id,
+        "size_gb": snapshot.size_gb, "bytes": snapshot.bytes, "region_id": &snapshot.region_id, "host_id": snapshot.host,
         "image_id": snapshot.image_id.clone(), "login_user": snapshot.login_user.clone(),
         "project_image_id": snapshot.image,
         "status": snapshot.status.as_str(), "message": snapshot.message.clone(), "begun_at": snapshot.begun_at,
@@ -238,12 +243,12 @@ pub async fn owner(db: &Db, id: DiskSnapshotId) -> Result<Option<Owner>, DbError
     due::owner(db, TABLE, id).await
 }
 
-/// The sizes of a region's snapshots that have a place on the host, summed, in GiB.
-pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
+/// The sizes of snapshots that have a place on a host, summed, in GiB.
+pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM disk_snapshots \
-         WHERE region_id = $1 AND deleted_at IS NULL AND status <> 'failed' \
+         WHERE host_id = $1 AND deleted_at IS NULL AND status <> 'failed' \
          AND (status <> 'pending' OR begun_at IS NOT NULL)")
-    .bind(region)
+    .bind(host)
     .fetch_one(tx)
     .await
 }
@@ -256,10 +261,21 @@ impl FromRow for IdRow {
     }
 }
 
-/// Snapshots that are not gone.
-pub async fn living(db: &Db) -> Result<Vec<DiskSnapshotId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM disk_snapshots WHERE deleted_at IS NULL").fetch_all(db).await?;
+/// Snapshots that are not gone, and may be on a host.
+pub async fn living(db: &Db, host: HostId) -> Result<Vec<DiskSnapshotId>, DbError> {
+    let rows: Vec<IdRow> = sql(LIVING).bind(host).fetch_all(db).await?;
     Ok(rows.into_iter().map(|r| r.0).collect())
+}
+
+/// Has those be on a service's own host that had their places before hosts were told apart, or on a host that is lost with
+/// its data folder: a database has one data folder beside the hosts that joined.
+pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE disk_snapshots SET host_id = $1 WHERE (host_id IS NULL AND (begun_at IS NOT NULL OR status NOT IN ('pending', 'failed'))) \
+         OR host_id IN (SELECT id FROM hosts WHERE joined = 0 AND id <> $1)")
+    .bind(host)
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Whether a project has any.

@@ -1,7 +1,7 @@
 //! Rows of images that projects made.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, OrgId, Owner, ProjectId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, ImageId, OrgId, Owner, ProjectId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::project_image::ProjectImageStatus;
 
@@ -14,6 +14,8 @@ use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, page_of, sql};
 
 /// The table.
 pub const TABLE: &str = "project_images";
+/// Those that are not gone, and may be on a host.
+const LIVING: &str = "SELECT id FROM project_images WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
 
 /// A project's image as its row has it.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct ProjectImageRow {
     pub image_id: String,
     /// Region.
     pub region_id: String,
+    /// The host that it has its place on, once it has one: that of its snapshot.
+    pub host: Option<HostId>,
     /// How large the disk was, in GiB.
     pub size_gb: i64,
     /// Operating system, once it is ready.
@@ -73,6 +77,7 @@ impl FromRow for ProjectImageRow {
             snapshot: row.parsed("snapshot_id")?,
             image_id: row.text("image_id")?,
             region_id: row.text("region_id")?,
+            host: row.opt_parsed("host_id")?,
             size_gb: row.int("size_gb")?,
             os: row.text("os")?,
             version: row.text("version")?,
@@ -93,7 +98,7 @@ impl FromRow for ProjectImageRow {
 fn columns(image: &ProjectImageRow) -> Columns {
     columns! {
         "id": image.id, "org_id": image.org, "project_id": image.project, "name": &image.name, "disk_id": image.disk,
-        "snapshot_id": image.snapshot, "image_id": &image.image_id, "region_id": &image.region_id,
+        "snapshot_id": image.snapshot, "image_id": &image.image_id, "region_id": &image.region_id, "host_id": image.host,
         "size_gb": image.size_gb, "os": &image.os, "version": &image.version, "virtual_size": image.virtual_size,
         "min_memory_mb": image.min_memory_mb, "login_user": &image.login_user, "status": image.status.as_str(),
         "message": image.message.clone(), "placed_at": image.placed_at, "work_at": image.work_at,
@@ -192,11 +197,11 @@ pub async fn owner(db: &Db, id: ImageId) -> Result<Option<Owner>, DbError> {
     due::owner(db, TABLE, id).await
 }
 
-/// The sizes of a region's images of projects that have a place on the host, summed, in GiB.
-pub async fn placed_gb(tx: &mut Tx, region: &str) -> Result<i64, DbError> {
+/// The sizes of images of projects that have a place on a host, summed, in GiB.
+pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(size_gb), 0) AS BIGINT) AS gb FROM project_images \
-         WHERE region_id = $1 AND deleted_at IS NULL AND placed_at IS NOT NULL")
-    .bind(region)
+         WHERE host_id = $1 AND deleted_at IS NULL AND placed_at IS NOT NULL")
+    .bind(host)
     .fetch_one(tx)
     .await
 }
@@ -209,10 +214,21 @@ impl FromRow for IdRow {
     }
 }
 
-/// Images that are not gone.
-pub async fn living(db: &Db) -> Result<Vec<ImageId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM project_images WHERE deleted_at IS NULL").fetch_all(db).await?;
+/// Images that are not gone, and may be on a host.
+pub async fn living(db: &Db, host: HostId) -> Result<Vec<ImageId>, DbError> {
+    let rows: Vec<IdRow> = sql(LIVING).bind(host).fetch_all(db).await?;
     Ok(rows.into_iter().map(|r| r.0).collect())
+}
+
+/// Has those be on a service's own host that had their places before hosts were told apart, or on a host that is lost with
+/// its data folder: a database has one data folder beside the hosts that joined.
+pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE project_images SET host_id = $1 WHERE (host_id IS NULL AND placed_at IS NOT NULL) \
+         OR host_id IN (SELECT id FROM hosts WHERE joined = 0 AND id <> $1)")
+    .bind(host)
+    .execute(tx)
+    .await
+    .map(drop)
 }
 
 /// Whether a project has any.

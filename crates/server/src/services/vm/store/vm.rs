@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use berth_domain::Timestamp;
 use berth_domain::firewall::Rules;
-use berth_domain::ids::{DiskId, MachineId, OrgId, Owner, ProjectId, VmId};
+use berth_domain::ids::{DiskId, HostId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::model::{KeysState, Want};
@@ -341,11 +341,14 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
     Ok(rows.iter().filter_map(VmRow::takes).collect())
 }
 
-/// VMs whose machine began in another boot of the host, and so has ended.
-pub async fn of_another_boot(tx: &mut Tx, boot: &str) -> Result<Vec<VmId>, DbError> {
-    let ended =
-        sql(concat!("SELECT vms.id FROM ", with_machine!("vms", "vm"), " WHERE m.reserved = 1 AND m.host_boot <> $1"));
-    let rows: Vec<IdRow> = ended.bind(boot).fetch_all(tx).await?;
+/// VMs whose machine began in another boot of its host, and so has ended.
+pub async fn of_another_boot(tx: &mut Tx, host: HostId, boot: &str) -> Result<Vec<VmId>, DbError> {
+    let ended = sql(concat!(
+        "SELECT vms.id FROM ",
+        with_machine!("vms", "vm"),
+        " WHERE m.reserved = 1 AND m.host_boot <> $1 AND m.host_id = $2"
+    ));
+    let rows: Vec<IdRow> = ended.bind(boot).bind(host).fetch_all(tx).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
@@ -436,21 +439,32 @@ pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<VmId>, DbEr
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
+/// VMs that should have a machine on a host, and where that is asked those that are on none yet.
+pub async fn wanting(db: &Db, host: HostId, or_nowhere: bool) -> Result<Vec<VmId>, DbError> {
+    let wanted = sql(concat!(
+        "SELECT vms.id FROM ",
+        with_machine!("vms", "vm"),
+        " WHERE vms.want = 'run' AND vms.deleted_at IS NULL AND (m.host_id = $1 OR ($2 = 1 AND m.host_id IS NULL))"
+    ));
+    let rows: Vec<IdRow> = wanted.bind(host).bind(or_nowhere).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
 /// The machines that VMs have, or should have.
-pub async fn machines(db: &Db) -> Result<Vec<(VmId, MachineId)>, DbError> {
-    struct Pair(VmId, MachineId);
-    impl FromRow for Pair {
+pub async fn machines(db: &Db) -> Result<Vec<(VmId, MachineId, Option<HostId>)>, DbError> {
+    struct Found(VmId, MachineId, Option<HostId>);
+    impl FromRow for Found {
         fn from_row(row: &Row) -> Result<Self, DbError> {
-            Ok(Self(row.parsed("id")?, row.parsed("machine_id")?))
+            Ok(Self(row.parsed("id")?, row.parsed("machine_id")?, row.opt_parsed("host_id")?))
         }
     }
     let wanted = sql(concat!(
-        "SELECT vms.id, m.id AS machine_id FROM ",
+        "SELECT vms.id, m.id AS machine_id, m.host_id FROM ",
         with_machine!("vms", "vm"),
         " WHERE vms.want = 'run' AND vms.deleted_at IS NULL"
     ));
-    let pairs: Vec<Pair> = wanted.fetch_all(db).await?;
-    Ok(pairs.into_iter().map(|Pair(vm, machine)| (vm, machine)).collect())
+    let found: Vec<Found> = wanted.fetch_all(db).await?;
+    Ok(found.into_iter().map(|Found(vm, machine, host)| (vm, machine, host)).collect())
 }
 
 /// How many rows stand somewhere.

@@ -13,6 +13,10 @@ use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
 use crate::services::vm::store::vm::VmRow;
 
+/// What is told of a VM whose host is lost. What its status says was so when that answered last.
+const HOST_LOST: &str =
+    "the host that it is on does not answer; it may go on there, and what is asked of it is done once the host is back";
+
 /// A virtual machine.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = VMResponse)]
@@ -221,7 +225,7 @@ impl VmView {
             region_id: vm.region_id.clone(),
             host_id: None,
             status: vm.status.as_str(),
-            message: vm.message.clone(),
+            message: if vm.machine.host_is_lost { Some(HOST_LOST.to_owned()) } else { vm.message.clone() },
             vm_config_id: vm.vm_config_id.clone(),
             gpu_config_count: vm.gpu_config_count,
             plan_id: vm.plan_id.clone(),

@@ -383,6 +383,7 @@ pub(in crate::services::vm::ops) fn new_disk(
         disk_type,
         extent: Extent::of(size_gb),
         region_id: region.to_owned(),
+        host: None,
         image_id: None,
         snapshot: None,
         backup: None,

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::slice;
 
 use berth_domain::host::placement::Placed;
+use berth_domain::ids::HostId;
 use berth_host::EngineError;
 
 use super::record::{Failure, still};
@@ -11,34 +12,44 @@ use super::{Seen, VmLife, making};
 use crate::db::machine::{self, Machine};
 use crate::db::{Tx, event, machine_gpu};
 use crate::services::placement::placed_event;
-use crate::services::vm::reconcile::capacity::{self, Own};
+use crate::services::vm::reconcile::capacity::{self, Offers};
 use crate::services::vm::reconcile::reach::note_reach;
 use crate::services::vm::reconcile::{StepError, disk, fault};
 use crate::services::vm::store::vm::VmRow;
 
-/// A slot of a machine, and the address that others reach it at.
-type Reach = (Option<i64>, Option<IpAddr>);
+/// Where a machine is reached on a host: its address, its slot, and the address that others reach it at.
+struct Reach {
+    host: HostId,
+    address: Ipv4Addr,
+    slot: Option<i64>,
+    pool_address: Option<IpAddr>,
+}
 
 impl VmLife {
     pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
-        let engine = self.vms.engine();
-        let capacity = engine.capacity().await?;
-        let found = if seen.vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
-        let address = self.free_address(seen.vm.machine.address).await?;
-        let reached = self.free_reach(&seen.vm.machine).await?;
+        let mut offers = capacity::offers(&self.vms, &seen.vm).await?;
+        let reached = loop {
+            let Some(host) = self.choice(seen, &offers).await? else { break None };
+            let reached = self.free_reach(&seen.vm.machine, host).await?;
+            let Err(missing) = reached else { break reached.ok() };
+            // Another one may have what this one lacks.
+            let Some(offer) = offers.get_mut(&host) else { break None };
+            offer.lacks_network = Some(missing);
+        };
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        let lacks_network = reached.as_ref().err().map(String::as_str);
-        let own = Own { capacity, gpus: &found, lacks_network };
-        let placed = match capacity::place(&mut tx, &before, own, &self.vms).await? {
+        let placed = match capacity::place(&mut tx, &before, &offers, &self.vms).await? {
             Ok(placed) => placed,
             Err(refusal) => {
                 drop(tx);
                 return self.fail(seen, Failure::NoHost(refusal)).await;
             }
         };
-        let (slot, pool_address) = reached.unwrap_or_default();
+        let Some(Reach { address, slot, pool_address, .. }) = reached.filter(|reach| reach.host == placed.host) else {
+            // What was decided for an older state is decided anew.
+            return Ok(());
+        };
         if let Some(slot) = slot
             && machine::slot_is_held(&mut tx, placed.host, slot, before.machine.id).await?
         {
@@ -51,6 +62,13 @@ impl VmLife {
             return Ok(());
         }
         self.take_place(tx, before, &placed, (address, slot, pool_address)).await
+    }
+
+    /// The host that a VM would be put onto now.
+    async fn choice(&self, seen: &Seen, offers: &Offers) -> Result<Option<HostId>, StepError> {
+        let mut tx = self.vms.db().begin().await?;
+        let placed = capacity::place(&mut tx, &seen.vm, offers, &self.vms).await?;
+        Ok(placed.ok().map(|placed| placed.host))
     }
 
     /// Writes that a VM has its place on a host, with its disks.
@@ -68,7 +86,7 @@ impl VmLife {
         (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
         let ports = self.vms.inbound(&vm)?;
         note_reach(&mut vm, &ports);
-        let disks = disk::place_all(&mut tx, vm.id, now).await?;
+        let disks = disk::place_all(&mut tx, vm.id, placed.host, now).await?;
         // Told in the same breath, since it begins at once.
         vm.message = disks.first().map(making).or(vm.message);
         if before.machine.host.is_none() {
@@ -80,29 +98,32 @@ impl VmLife {
         Ok(tx.commit().await?)
     }
 
-    /// The slot of a machine and the address that others reach it at, where it is to have such, or what the host lacks of
-    /// them.
-    async fn free_reach(&self, machine: &Machine) -> Result<Result<Reach, String>, StepError> {
-        let slot = match self.vms.free_slot(machine).await {
-            Err(StepError::Engine(EngineError::NoCapacity(missing))) => return Ok(Err(missing)),
-            slot => slot?,
+    /// Where a machine can be reached on a host, or what the host lacks for that.
+    async fn free_reach(&self, machine: &Machine, host: HostId) -> Result<Result<Reach, String>, StepError> {
+        let found = async {
+            let address = self.free_address(machine.address, host).await?;
+            let slot = self.vms.free_slot(machine, host).await?;
+            let pool_address = self.vms.free_pool_address(machine, host).await?;
+            Ok(Reach { host, address, slot, pool_address })
         };
-        match self.vms.free_pool_address(machine).await {
+        match found.await {
+            Ok(reach) => Ok(Ok(reach)),
             Err(StepError::Engine(EngineError::NoCapacity(missing))) => Ok(Err(missing)),
-            address => Ok(Ok((slot, address?))),
+            Err(error) => Err(error),
         }
     }
 
     /// The address a VM has, or one that neither a row nor anybody else on the host holds.
-    async fn free_address(&self, held: Option<Ipv4Addr>) -> Result<Ipv4Addr, StepError> {
+    async fn free_address(&self, held: Option<Ipv4Addr>, host: HostId) -> Result<Ipv4Addr, StepError> {
         const TRIES: usize = 65_536;
         if let Some(address) = held {
             return Ok(address);
         }
+        let engine = self.vms.engine_of(Some(host))?;
         for _ in 0..TRIES {
             let address = self.vms.candidate_address();
-            if !machine::address_is_held(self.vms.db(), self.vms.host(), address).await?
-                && self.vms.engine().ports_free((address, self.vms.engine().ssh_port()).into(), 1).await
+            if !machine::address_is_held(self.vms.db(), host, address).await?
+                && engine.ports_free((address, engine.ssh_port()).into(), 1).await
             {
                 return Ok(address);
             }

@@ -1,0 +1,184 @@
+//! A second machine: a service and a host in processes of their own, each with its folder, over loopback.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use berth_testkit::{Caller, Service, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::BERTH;
+
+/// A host's folder, and its process while it runs.
+struct Host {
+    dir: TempDir,
+    listen: SocketAddr,
+    child: Option<Child>,
+}
+
+impl Host {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("berth-test-").tempdir_in("/var/tmp").expect("a folder");
+        // An address that no connection begins at.
+        let listener = TcpListener::bind("127.79.0.1:0").expect("a port");
+        Self { dir, listen: listener.local_addr().expect("an address"), child: None }
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(BERTH);
+        command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("HOME", self.dir.path()).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_ACCEL", "tcg");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn start(&mut self, words: &[&str]) {
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_file()).expect("a log");
+        let mut command = self.command(words);
+        command.stdout(log.try_clone().expect("a log")).stderr(log);
+        self.child = Some(command.spawn().expect("the host starts"));
+    }
+
+    fn join(&mut self, typed: &str) {
+        let listen = self.listen.to_string();
+        let words: Vec<_> = typed.split(' ').skip(1).chain(["--listen", &*listen]).collect();
+        self.start(&words);
+    }
+
+    fn log_file(&self) -> std::path::PathBuf {
+        self.dir.path().join("host.log")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    fn ends(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("an end")
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Ends it as an operator does; its exit code.
+    fn stop(&mut self) -> Option<i32> {
+        let child = self.child.as_mut().expect("a host");
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(pid, Signal::TERM).expect("a signal");
+        let status = eventually("the host's end", 60, || child.try_wait().ok().flatten());
+        self.child = None;
+        status.code()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What `berth admin host list` says of hosts called so.
+fn listed(service: &Service, admin: &Caller, name: &str) -> Value {
+    let mut command = service.berth(&["admin", "host", "list", "--json"]);
+    let output = command.env("BERTH_URL", &service.base).env("BERTH_TOKEN", &admin.token).output().expect("an end");
+    assert!(output.status.success(), "{output:?}");
+    let list: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let all = list["data"].as_array().expect("hosts");
+    all.iter().find(|host| host["name"] == name).cloned().unwrap_or_default()
+}
+
+fn reaches(service: &Service, admin: &Caller, state: &str) -> Value {
+    eventually(state, 120, || Some(listed(service, admin, "beta")).filter(|host| host["state"] == state))
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_machine_joins_with_one_command_and_both_may_die_and_start_again() {
+    let mut service = Service::started(BERTH, &[]);
+    let admin = service.admin().await;
+    let mut adding = service.berth(&["admin", "host", "add", "beta", "--label", "rack=7"]);
+    let added = adding.env("BERTH_URL", &service.base).env("BERTH_TOKEN", &admin.token).output().expect("an end");
+    assert!(added.status.success(), "{added:?}");
+    let printed = text(&added);
+    let typed = printed.lines().last().expect("a command").to_owned();
+    assert!(typed.starts_with(&format!("berth host join {} bht_", service.base)), "{printed}");
+    assert_eq!(listed(&service, &admin, "beta")["state"], "joining");
+    let mut host = Host::new();
+    host.join(&typed);
+    let found = reaches(&service, &admin, "ready");
+    assert_eq!(
+        (&found["addresses"], &found["labels"]),
+        (&json!([host.listen.to_string()]), &json!({"rack": "7"})),
+        "{}",
+        host.log()
+    );
+    assert_eq!(found["version"], json!(env!("CARGO_PKG_VERSION")));
+    // Its power goes.
+    host.kill();
+    let lost = reaches(&service, &admin, "lost");
+    assert!(lost["trouble"].as_str().is_some_and(|why| why.starts_with(&host.listen.to_string())), "{lost}");
+    host.start(&["host", "serve"]);
+    reaches(&service, &admin, "ready");
+    // The service's power goes.
+    let seen = |host: &Value| host["last_seen_at"].as_str().expect("a time").to_owned();
+    let before = seen(&listed(&service, &admin, "beta"));
+    service.kill();
+    service.start();
+    let admin = service.admin().await;
+    eventually("another look", 60, || {
+        let host = listed(&service, &admin, "beta");
+        (host["state"] == "ready" && seen(&host) > before).then_some(())
+    });
+    // In good order; the same command says that it has joined, and serves.
+    assert_eq!(host.stop(), Some(0), "{}", host.log());
+    host.join(&typed);
+    eventually("what it says", 60, || host.log().contains("This host has joined").then_some(()));
+    eventually("what it says", 60, || host.log().contains("already, as beta").then_some(()));
+    reaches(&service, &admin, "ready");
+    let told = text(&host.ends(&["doctor"]));
+    assert!(told.contains(&format!("this host joined {} as beta", service.base)), "{told}");
+    assert!(told.contains(&format!("something answers at {}", host.listen)), "{told}");
+    let mut doctor = service.command_of("doctor");
+    let told = text(&doctor.stdout(Stdio::piped()).stderr(Stdio::piped()).output().expect("an end"));
+    assert!(told.contains(&format!("beta answers at {}", host.listen)), "{told}");
+    // Nothing of a host lies where a service would look, and the secret ones are its own.
+    assert!(!host.dir.path().join("berth.db").exists());
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(host.dir.path().join("joined.json")).expect("a file").permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o600);
+    assert!(!host.log().contains("bht_") && !host.log().contains("PRIVATE") && !service.log().contains("bht_"));
+    refuses_what_it_is_not(&mut host, &service);
+}
+
+/// A host's folder is no service's, nor a service's folder a host's.
+fn refuses_what_it_is_not(host: &mut Host, service: &Service) {
+    assert_eq!(host.stop(), Some(0), "{}", host.log());
+    let told = text(&host.ends(&["serve", "--listen", "127.0.0.1:0"]));
+    assert!(told.contains("is a host's that joined") && told.contains("berth host serve"), "{told}");
+    let token = format!("bht_{}", "A".repeat(86));
+    let told = text(&host.ends(&["host", "join", "http://127.0.0.1:1", &token]));
+    assert!(told.contains("has joined") && told.contains("--again"), "{told}");
+    let told = text(&host.ends(&["host", "join", "http://192.0.2.1:1", &token]));
+    assert!(told.contains("anybody on the way reads the token") && told.contains("--insecure"), "{told}");
+    let other = Host::new();
+    let told = text(&other.ends(&["host", "serve"]));
+    assert!(told.contains("has joined no platform"), "{told}");
+    std::fs::write(other.dir.path().join("identity"), "x").expect("a file");
+    let wrong = text(&other.ends(&["host", "join", &service.base, &token]));
+    assert!(wrong.contains("is a service's"), "{wrong}");
+    std::fs::remove_file(other.dir.path().join("identity")).expect("a file");
+    let at = ["--listen", "127.79.0.1:0", "--address", "127.79.0.1:1"];
+    let wrong = text(&other.ends(&[&["host", "join", &service.base, &token], &at[..]].concat()));
+    assert!(wrong.contains("berth admin host token"), "{wrong}");
+    assert!(!Path::new(&other.dir.path().join("joined.json")).exists());
+}

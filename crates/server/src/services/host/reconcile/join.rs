@@ -1,0 +1,239 @@
+//! Asks the hosts that joined: one task for each keeps the line to it, follows what happens there, and writes into its row
+//! how it is.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use berth_domain::Timestamp;
+use berth_domain::host::gpu::Gpu;
+use berth_domain::host::join::{Presence, is_lost, is_renewed};
+use berth_domain::host::{Capacity, State, ask};
+use berth_domain::ids::HostId;
+use berth_host::link::{HostName, Line};
+use berth_host::wire::Remote;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::db::DbError;
+use crate::services::host::store::host::HostRow;
+use crate::services::host::{Engines, Enrolment, store};
+
+/// Between two looks at which hosts there are, if nobody says that one came or went.
+const LOOK: Duration = Duration::from_secs(5);
+/// Between two looks at a host that answers.
+const FRESH: Duration = Duration::from_secs(10);
+/// Between two tries to reach one that does not.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What a line is to: whoever joins again, or somewhere else, gets another one.
+#[derive(Clone, PartialEq, Eq)]
+struct Target {
+    name: HostName,
+    address: String,
+}
+
+/// A host that is asked.
+struct Asking {
+    target: Target,
+    ends: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// Runs until told to stop.
+pub async fn ask_all(enrolment: Enrolment, stop: CancellationToken) {
+    let mut asked: HashMap<HostId, Asking> = HashMap::new();
+    while !stop.is_cancelled() {
+        match store::host::joined(&enrolment.hosts.db).await {
+            Ok(rows) => follow(&enrolment, &mut asked, rows.iter().filter_map(target).collect(), &stop),
+            Err(error) => tracing::warn!(%error, "which hosts joined is not known; trying again"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = enrolment.changed.notified() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+    for (_, asking) in asked {
+        let _ = asking.task.await;
+    }
+}
+
+/// Has those be asked that are wanted, and nobody else.
+fn follow(enrolment: &Enrolment, asked: &mut HashMap<HostId, Asking>, wanted: Vec<Target>, stop: &CancellationToken) {
+    let is_wanted = |id: &HostId| wanted.iter().any(|target| target.name.id == *id);
+    for (_, gone) in asked.extract_if(|id, _| !is_wanted(id)) {
+        gone.ends.cancel();
+    }
+    for target in wanted {
+        let id = target.name.id;
+        let before = match asked.remove(&id) {
+            Some(asking) if asking.target == target => {
+                asked.insert(id, asking);
+                continue;
+            }
+            before => before,
+        };
+        let (ends, of_next) = (stop.child_token(), target.clone());
+        let (enrolment, until) = (enrolment.clone(), ends.clone());
+        let task = tokio::spawn(async move {
+            // The fleet has one of them at a time.
+            if let Some(before) = before {
+                before.ends.cancel();
+                let _ = before.task.await;
+            }
+            ask(enrolment, of_next, until).await;
+        });
+        asked.insert(id, Asking { target, ends, task });
+    }
+}
+
+fn target(row: &HostRow) -> Option<Target> {
+    let name = HostName { id: row.id, enrolment: row.enrolment };
+    Some(Target { name, address: row.addresses.first()?.clone() })
+}
+
+/// Asks one host until told to stop, or until it is another one's turn.
+async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
+    let Target { name, address } = target;
+    let (authority, clock) = (enrolment.authority.clone(), enrolment.hosts.clock.clone());
+    let line = Arc::new(Line::new(address.clone(), name, authority, clock, enrolment.patience));
+    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen: None };
+    while !stop.is_cancelled() {
+        let Some(found) = stop.run_until_cancelled(asked.look(&stop)).await else { break };
+        let pause = if found.is_ok() { FRESH } else { RETRY };
+        if let Err(error) = asked.record(found, &address).await {
+            tracing::warn!(host = %name.id, %error, "the row of a host cannot be kept fresh; trying again");
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            // One that breaks is tried again at once, so that what is wrong stands in the row soon.
+            () = line.ended() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+    line.close();
+    asked.enrolment.fleet.leave(name.id);
+}
+
+struct Asked {
+    enrolment: Enrolment,
+    name: HostName,
+    line: Arc<Line>,
+    remote: Option<Remote>,
+    /// When it was there last, by this service.
+    seen: Option<Timestamp>,
+}
+
+/// A host as it says that it is.
+struct Found {
+    presence: Presence,
+    gpus: Option<Vec<Gpu>>,
+    /// When its new certificate ends, if it was given one.
+    renewed: Option<Timestamp>,
+}
+
+impl Asked {
+    /// Has a host say how it is; the first time it becomes one of the fleet.
+    async fn look(&mut self, stop: &CancellationToken) -> Result<Found, String> {
+        let presence = self.line.presence().await.map_err(|error| error.to_string())?;
+        let remote = match &self.remote {
+            Some(remote) => remote.clone(),
+            None => self.enlist(stop).await.map_err(|error| error.to_string())?,
+        };
+        let gpus = remote.ask(ask::host::Gpus {}).await;
+        let gpus = gpus.inspect_err(|error| tracing::debug!(%error, "a host does not say which GPUs it has")).ok();
+        Ok(Found { presence, gpus, renewed: self.renew().await })
+    }
+
+    async fn enlist(&mut self, stop: &CancellationToken) -> berth_host::Result<Remote> {
+        let spool = self.enrolment.spool.join(self.name.id.to_string());
+        let remote = Remote::reach(self.line.clone(), &spool).await?;
+        tokio::spawn({
+            let (remote, stop) = (remote.clone(), stop.clone());
+            async move { remote.follow(stop).await }
+        });
+        let engine = Arc::new(remote.clone());
+        let engines = Engines { vm: engine.clone(), sandbox: engine.clone(), network: engine };
+        self.enrolment.fleet.join(self.name.id, engines);
+        self.remote = Some(remote.clone());
+        Ok(remote)
+    }
+
+    /// Renews the certificate if that is due. What fails is tried again with the next look, for days.
+    async fn renew(&self) -> Option<Timestamp> {
+        let hosts = &self.enrolment.hosts;
+        let row = store::host::find(&hosts.db, self.name.id).await.ok()??;
+        if !row.certificate_until.is_none_or(|until| is_renewed(until, hosts.clock.now())) {
+            return None;
+        }
+        match self.line.renew().await {
+            Ok(until) => {
+                tracing::info!(host = %row.id, name = row.name(), until = %until, "the certificate of a host is renewed");
+                Some(until)
+            }
+            Err(error) => {
+                tracing::warn!(host = %row.id, name = row.name(), %error, "the certificate of a host is not renewed");
+                None
+            }
+        }
+    }
+
+    /// Writes how it is, and says in the log what became otherwise.
+    async fn record(&mut self, found: Result<Found, String>, address: &str) -> Result<(), DbError> {
+        let hosts = &self.enrolment.hosts;
+        let now = hosts.clock.now();
+        let mut tx = hosts.db.begin().await?;
+        let known = store::host::find(&mut tx, self.name.id).await?;
+        // Meanwhile it was removed, or it joined again: another task asks it.
+        let Some(known) = known.filter(|known| known.enrolment == self.name.enrolment) else { return Ok(()) };
+        let row = match found {
+            Ok(found) => {
+                self.seen = Some(now);
+                fresh(known.clone(), found, now)
+            }
+            Err(why) => {
+                let seen = self.seen.unwrap_or(known.last_seen);
+                let state = if is_lost(seen, now) { State::Lost } else { known.state };
+                HostRow { state, trouble: Some(format!("{address}: {why}")), ..known.clone() }
+            }
+        };
+        store::host::put(&mut tx, Some(&known), &row).await?;
+        tx.commit().await?;
+        tell(&known, &row);
+        Ok(())
+    }
+}
+
+fn fresh(known: HostRow, found: Found, now: Timestamp) -> HostRow {
+    let Presence { name, version, boot, cpus, memory_mb, overcommit, missing } = found.presence;
+    let state = if known.state == State::Lost { State::Ready } else { known.state };
+    HostRow {
+        name,
+        capacity: Capacity { cpus, memory_mb },
+        gpus: found.gpus.unwrap_or(known.gpus),
+        overcommit,
+        boot: Some(boot),
+        version: Some(version),
+        certificate_until: found.renewed.or(known.certificate_until),
+        state,
+        trouble: missing,
+        last_seen: now,
+        ..known
+    }
+}
+
+fn tell(before: &HostRow, now: &HostRow) {
+    let (host, name) = (before.id, now.name());
+    let why = now.trouble.as_deref().unwrap_or_default();
+    match (before.state, now.state) {
+        (State::Lost, State::Ready) => tracing::info!(%host, name, "a host is there"),
+        (State::Ready, State::Lost) => {
+            tracing::error!(%host, name, why, "a host is lost: it has not answered for 30 seconds");
+        }
+        _ if before.trouble != now.trouble && now.trouble.is_some() => {
+            tracing::warn!(%host, name, why, "something is wrong with a host");
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,218 @@
+//! VMs on several hosts: where they are put, what is asked of which host, and hosts that come and go.
+
+use berth_domain::ids::HostId;
+use berth_domain::vm::plan::Machine;
+use berth_testkit::{Caller, Guest, Platform, SimulatedEngine, eventually, vm};
+use serde_json::{Value, json};
+
+const HOSTS: &str = "/api/v1/admin/hosts";
+
+/// A host that has joined and is ready.
+async fn join(platform: &Platform, name: &str) -> Guest {
+    let made = platform.admin.post(HOSTS, json!({"name": name, "region_id": "local"})).await;
+    let token = made.body["token"].as_str().unwrap_or_else(|| panic!("{made:?}"));
+    let guest = Guest::join(&platform.admin.anonymous(), token).await.expect("it joins");
+    is(&platform.admin, &guest, "ready").await;
+    guest
+}
+
+async fn is(admin: &Caller, guest: &Guest, state: &str) {
+    let path = format!("{HOSTS}/{}", guest.id);
+    admin.until(state, async |admin| admin.get(&path).await.body["state"] == state).await;
+}
+
+/// Leaves so many MiB of a host's memory to VMs.
+fn leave(engine: &SimulatedEngine, memory_mb: i64) {
+    engine.set_capacity(|capacity| capacity.memory_mb = memory_mb);
+}
+
+/// A platform whose own host has no room, and the host that has.
+async fn two() -> (Platform, Guest) {
+    let platform = Platform::start().await;
+    leave(&platform.engine, 0);
+    let guest = join(&platform, "beta").await;
+    (platform, guest)
+}
+
+/// The host that a VM is on.
+async fn host(admin: &Caller, vm: &str) -> Value {
+    admin.get(&format!("/vms/{vm}")).await.body["host_id"].clone()
+}
+
+/// A data disk that is ready.
+async fn disk(admin: &Caller, name: &str) -> String {
+    let body = json!({"name": name, "type": "block", "size_gb": 10, "region_id": "local"});
+    let id = admin.post("/disks", body).await.id();
+    ready(admin, &format!("/disks/{id}")).await;
+    id
+}
+
+async fn ready(admin: &Caller, path: &str) {
+    admin.until(path, async |admin| admin.get(path).await.body["status"] == "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_is_put_onto_the_host_that_has_room_and_lives_there() {
+    let (platform, guest) = two().await;
+    let admin = &platform.admin;
+    let mut body = vm("web");
+    body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "block", "size_gb": 10}]});
+    let id = admin.create_vm(body).await;
+    admin.reaches(&id, "running").await;
+    assert_eq!(host(admin, &id).await, json!(guest.id));
+    assert!(guest.engine.spec(&id).is_some() && platform.engine.spec(&id).is_none());
+    let shown = admin.get(&format!("/vms/{id}")).await.body;
+    let root = shown["root_disk"]["id"].as_str().expect("a root disk").to_owned();
+    assert!(guest.engine.disk_gb(&root).is_some() && platform.engine.disk_gb(&root).is_none());
+    // What is asked of it, its own host is asked.
+    assert_eq!(admin.get(&format!("/vms/{id}/console")).await.status, 200);
+    let snapshot = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
+    ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
+    assert_eq!((guest.engine.snapshots().0, platform.engine.snapshots().0), (1, 0));
+    let file = admin.get(&format!("/disk_snapshots/{snapshot}/export")).await;
+    assert_eq!((file.status, guest.engine.exports(), platform.engine.exports()), (200, 1, 0));
+    assert_eq!(admin.post(&format!("/root_disks/{root}/resize"), json!({"size_gb": 30})).await.status, 202);
+    admin.until("30 GiB", async |_| guest.engine.disk_gb(&root) == Some(30)).await;
+    for (verb, status) in [("suspend", "suspended"), ("resume", "running"), ("restart", "running"), ("stop", "stopped")]
+    {
+        assert_eq!(admin.act(&format!("/vms/{id}/{verb}")).await.status, 202);
+        admin.reaches(&id, status).await;
+    }
+    assert_eq!(admin.act(&format!("/vms/{id}/start")).await.status, 202);
+    admin.reaches(&id, "running").await;
+    // And there it ends, with its disks.
+    assert_eq!(admin.delete(&format!("/vms/{id}")).await.status, 202);
+    admin.gone(&id).await;
+    assert_eq!(admin.delete(&format!("/disk_snapshots/{snapshot}")).await.status, 202);
+    assert_eq!(admin.delete(&format!("/root_disks/{root}")).await.status, 202);
+    let is_clear =
+        || (guest.engine.counts().0, guest.engine.snapshots().0, guest.engine.disk_gb(&root)) == (0, 0, None);
+    admin.until("an end", async |_| is_clear()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_vm_begins_with_ties_it_to_the_host_that_has_it() {
+    let (platform, guest) = two().await;
+    let admin = &platform.admin;
+    let first = admin.running_vm("first").await;
+    let root = admin.get(&format!("/vms/{first}")).await.body["root_disk"]["id"].clone();
+    let snapshot = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
+    ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
+    let image = admin.post("/images", json!({"from_root_disk": root, "name": "golden"})).await.id();
+    ready(admin, &format!("/images/{image}")).await;
+    assert_eq!((guest.engine.owned_images(), platform.engine.owned_images()), (1, 0));
+    // From now on the own host has far more room.
+    leave(&platform.engine, 1 << 40);
+    let (mut from_snapshot, mut from_image) = (vm("second"), vm("second"));
+    from_snapshot["root_disk"]["create_disk_request"].as_object_mut().expect("a disk").remove("image_id");
+    from_snapshot["snapshot_id"] = json!(snapshot);
+    from_image["root_disk"]["create_disk_request"]["image_id"] = json!(image);
+    for body in [from_snapshot, from_image] {
+        let id = admin.create_vm(body).await;
+        admin.reaches(&id, "running").await;
+        assert_eq!(host(admin, &id).await, json!(guest.id));
+    }
+    let elsewhere = admin.running_vm("third").await;
+    assert_eq!(host(admin, &elsewhere).await, json!(platform.app().fleet.own().to_string()));
+    // A network joins machines of one host.
+    let network = admin.post("/networks", json!({"name": "lan"})).await.id();
+    leave(&platform.engine, 0);
+    let mut body = vm("fourth");
+    body["network_ids"] = json!([network]);
+    let fourth = admin.create_vm(body.clone()).await;
+    admin.reaches(&fourth, "running").await;
+    assert_eq!(host(admin, &fourth).await, json!(guest.id));
+    leave(&platform.engine, 1 << 40);
+    body["name"] = json!("fifth");
+    let fifth = admin.create_vm(body).await;
+    admin.reaches(&fifth, "running").await;
+    assert_eq!(host(admin, &fifth).await, json!(guest.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_is_attached_where_it_lies() {
+    let (platform, guest) = two().await;
+    let admin = &platform.admin;
+    let data = disk(admin, "data").await;
+    assert!(platform.engine.disk_gb(&data).is_some());
+    let id = admin.running_vm("web").await;
+    let refusal = admin.post(&format!("/disks/{data}/attach"), json!({"vm_id": id})).await;
+    refusal.refused(409, "not_supported");
+    assert!(guest.engine.disk_gb(&data).is_none());
+    // A new VM comes to it.
+    leave(&platform.engine, 4096);
+    let mut body = vm("beside");
+    body["data_disks"] = json!({"attached_disks": [{"disk_id": data}]});
+    let beside = admin.create_vm(body).await;
+    admin.reaches(&beside, "running").await;
+    assert_eq!(host(admin, &beside).await, json!(platform.app().fleet.own().to_string()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_without_the_image_or_room_is_passed_over_and_all_are_told_of() {
+    let platform = Platform::start().await;
+    let guest = join(&platform, "beta").await;
+    let admin = &platform.admin;
+    let own = json!(platform.app().fleet.own().to_string());
+    leave(&platform.engine, 1024);
+    leave(&guest.engine, 1 << 40);
+    guest.engine.lose_image("micro");
+    let id = admin.running_vm("first").await;
+    assert_eq!(host(admin, &id).await, own, "the other one has no image");
+    let full = admin.running_vm("second").await;
+    assert_eq!(host(admin, &full).await, own);
+    let none = admin.create_vm(vm("third")).await;
+    admin.reaches(&none, "failed").await;
+    let message = admin.get(&format!("/vms/{none}")).await.body["message"].clone();
+    assert!(message.as_str().is_some_and(|text| !text.contains("beta")), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_of_a_host_that_is_lost_say_so_and_go_on_once_it_is_back() {
+    let (platform, mut guest) = two().await;
+    let admin = &platform.admin;
+    let id = admin.running_vm("web").await;
+    let path = format!("/vms/{id}");
+    guest.close().await;
+    platform.advance(30);
+    is(admin, &guest, "lost").await;
+    let shown = admin.get(&path).await.body;
+    assert!(shown["message"].as_str().is_some_and(|text| text.contains("does not answer")), "{shown}");
+    assert_eq!(shown["status"], "running", "nobody knows better");
+    let listed = admin.get("/vms").await.body["data"][0]["message"].clone();
+    assert!(listed.as_str().is_some_and(|text| text.contains("does not answer")), "{listed}");
+    // What is asked of it waits, and whatever else there is goes on.
+    assert_eq!(admin.act(&format!("{path}/stop")).await.status, 202);
+    let other = admin.create_vm(vm("other")).await;
+    admin.reaches(&other, "failed").await;
+    leave(&platform.engine, 4096);
+    assert_eq!(admin.act(&format!("/vms/{other}/start")).await.status, 202);
+    admin.reaches(&other, "running").await;
+    assert_eq!(admin.get(&path).await.body["status"], "stopping");
+    guest.open().await;
+    is(admin, &guest, "ready").await;
+    admin.reaches(&id, "stopped").await;
+    assert!(admin.get(&path).await.body["message"].is_null());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_dies_on_another_host_is_started_again_there_and_nobodys_is_ended() {
+    let (platform, guest) = two().await;
+    let admin = &platform.admin;
+    let mut body = vm("web");
+    body["restart_policy"] = json!("always");
+    let id = admin.create_vm(body).await;
+    admin.reaches(&id, "running").await;
+    let starts = guest.engine.counts().2;
+    guest.engine.happen(&id, Machine::Absent);
+    admin.until("another start", async |_| guest.engine.counts().2 > starts).await;
+    admin.reaches(&id, "running").await;
+    // The next service finds it where it is.
+    let platform = platform.crash_and_restart().await;
+    is(&platform.admin, &guest, "ready").await;
+    platform.admin.reaches(&id, "running").await;
+    eventually("one machine", 30, || (guest.engine.counts().0 == 1).then_some(()));
+    assert_eq!(platform.engine.counts().0, 0);
+    let host_id = HostId(guest.id.parse().expect("an id"));
+    assert!(platform.app().fleet.of(host_id).is_ok());
+}

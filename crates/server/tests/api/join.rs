@@ -1,0 +1,283 @@
+//! Hosts that join, are lost and come back, and are removed.
+
+use berth_domain::ids::HostId;
+use berth_server::db::sql;
+use berth_testkit::{Answer, Caller, Guest, Platform};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+const HOSTS: &str = "/api/v1/admin/hosts";
+const JOIN: &str = "/api/v1/hosts/join";
+
+/// Names a host, and returns the answer.
+async fn add(admin: &Caller, name: &str) -> Value {
+    let made = admin.post(HOSTS, json!({"name": name, "region_id": "local", "labels": {"rack": "7"}})).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    made.body
+}
+
+fn text<'a>(body: &'a Value, field: &str) -> &'a str {
+    body[field].as_str().unwrap_or_else(|| panic!("{field} of {body}"))
+}
+
+/// A host that has joined and is ready.
+async fn ready(platform: &Platform, name: &str) -> Guest {
+    let token = text(&add(&platform.admin, name).await, "token").to_owned();
+    let guest = Guest::join(&platform.admin.anonymous(), &token).await.expect("it joins");
+    reaches(&platform.admin, &guest, "ready").await;
+    guest
+}
+
+async fn reaches(admin: &Caller, guest: &Guest, state: &str) -> Value {
+    let path = format!("{HOSTS}/{}", guest.id);
+    admin.until(state, async |admin| admin.get(&path).await.body["state"] == state).await;
+    admin.get(&path).await.body
+}
+
+fn id(guest: &Guest) -> HostId {
+    HostId(guest.id.parse().expect("an id"))
+}
+
+fn refused(outcome: Result<Guest, Answer>) {
+    let Err(answer) = outcome else { panic!("it has joined") };
+    answer.refused(400, "invalid_token");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_added_joins_by_its_command_and_is_asked_from_then_on() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let made = add(admin, "north 2").await;
+    let (path, token) = (format!("{HOSTS}/{}", text(&made, "id")), text(&made, "token").to_owned());
+    assert_eq!(
+        (&made["state"], &made["name"], &made["labels"]),
+        (&json!("joining"), &json!("north 2"), &json!({"rack": "7"}))
+    );
+    assert_eq!(text(&made, "command"), format!("berth host join {} {token}", admin.base));
+    let shown = admin.get(&path).await.body;
+    assert!(shown.get("token").is_none() && shown.get("command").is_none() && shown["joined"] == true, "{shown}");
+    assert_eq!(admin.get(&format!("{HOSTS}?state=joining")).await.body["pagination"]["total_items"], 1);
+    let guest = Guest::join(&admin.anonymous(), &token).await.expect("it joins");
+    assert_eq!(json!(guest.id), made["id"]);
+    let host = reaches(admin, &guest, "ready").await;
+    assert_eq!((&host["name"], &host["version"], &host["trouble"]), (&json!("north 2"), &json!("1.2.3"), &json!(null)));
+    assert_eq!(
+        (&host["cpus"], &host["memory_mb"], &host["addresses"]),
+        (&json!(8), &json!(16_384), &json!([guest.address.to_string()]))
+    );
+    assert!(host["certificate_expires_at"].is_string(), "{host}");
+    // What it is asked, its own engines answer.
+    let engines = platform.app().fleet.of(id(&guest)).expect("its engines");
+    assert_eq!(engines.vm.capacity().await, berth_host_of(&guest).await);
+    // Another start of the service finds it again, and it is nobody's to take home.
+    let platform = platform.restart().await;
+    reaches(&platform.admin, &guest, "ready").await;
+    assert!(platform.app().fleet.of(id(&guest)).is_ok());
+}
+
+/// What a host's engine says without anything in between.
+async fn berth_host_of(guest: &Guest) -> berth_host::Result<berth_host::vm::Capacity> {
+    berth_host::vm::Engine::capacity(&*guest.engine).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_holds_once_and_for_a_day() {
+    let platform = Platform::start().await;
+    let (admin, anybody) = (&platform.admin, platform.admin.anonymous());
+    let mut tokens = Vec::new();
+    for name in ["a", "b", "c"] {
+        tokens.push(text(&add(admin, name).await, "token").to_owned());
+    }
+    let guest = Guest::join(&anybody, &tokens[0]).await.expect("it joins");
+    refused(Guest::join(&anybody, &tokens[0]).await);
+    // A replaced one holds no more.
+    let again = admin.act(&format!("{HOSTS}/{}/token", guest.id)).await;
+    assert_eq!((again.status, again.body["id"] == json!(guest.id)), (201, true), "{again:?}");
+    let other = admin.act(&format!("{HOSTS}/{}/token", guest.id)).await;
+    refused(Guest::join(&anybody, text(&again.body, "token")).await);
+    Guest::join(&anybody, text(&other.body, "token")).await.expect("it joins again");
+    // One that nobody made, and what is none.
+    refused(Guest::join(&anybody, &format!("bht_{}", "A".repeat(86))).await);
+    let Err(answer) = Guest::join(&anybody, "bht_A").await else { panic!("it has joined") };
+    answer.refused(400, "invalid_request");
+    platform.advance(24 * 3600 - 60);
+    Guest::join(&anybody, &tokens[1]).await.expect("a minute is left");
+    platform.advance(60);
+    refused(Guest::join(&anybody, &tokens[2]).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_joins_again_takes_the_place_of_who_has_the_earlier_certificate() {
+    let platform = Platform::start().await;
+    let first = ready(&platform, "one").await;
+    let token = platform.admin.act(&format!("{HOSTS}/{}/token", first.id)).await;
+    let second = Guest::join(&platform.admin.anonymous(), text(&token.body, "token")).await.expect("it joins");
+    assert_eq!(first.id, second.id);
+    let host = reaches(&platform.admin, &second, "ready").await;
+    assert_eq!(host["addresses"], json!([second.address.to_string()]));
+    assert!(second.asked() > 0);
+    // Where the second one listens, the first one shows what it has.
+    let (mut first, mut second) = (first, second);
+    second.close().await;
+    first.close().await;
+    first.address = second.address;
+    let asked = first.asked();
+    first.open().await;
+    let path = format!("{HOSTS}/{}", first.id);
+    let wrong = async |admin: Caller| admin.get(&path).await.body["trouble"].to_string().contains("certificate");
+    platform.admin.until("trouble", async |admin| wrong(admin).await).await;
+    assert_eq!(first.asked(), asked);
+    first.close().await;
+    second.open().await;
+    platform.admin.until("no trouble", async |admin| admin.get(&path).await.body["trouble"].is_null()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_does_not_answer_for_half_a_minute_is_lost_and_ready_once_it_answers() {
+    let platform = Platform::start().await;
+    let mut guest = ready(&platform, "one").await;
+    guest.close().await;
+    let path = format!("{HOSTS}/{}", guest.id);
+    platform.admin.until("trouble", async |admin| admin.get(&path).await.body["trouble"].is_string()).await;
+    let host = platform.admin.get(&path).await.body;
+    assert_eq!(host["state"], "ready", "not lost before its time: {host}");
+    assert!(text(&host, "trouble").starts_with(&guest.address.to_string()), "{host}");
+    platform.advance(30);
+    reaches(&platform.admin, &guest, "lost").await;
+    assert_eq!(platform.admin.get(&format!("{HOSTS}?state=lost")).await.body["pagination"]["total_items"], 1);
+    guest.open().await;
+    let host = reaches(&platform.admin, &guest, "ready").await;
+    assert_eq!(host["trouble"], json!(null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removed_host_is_asked_no_more_and_opens_nothing() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let guest = ready(&platform, "one").await;
+    let path = format!("{HOSTS}/{}", guest.id);
+    let unused = admin.act(&format!("{path}/token")).await;
+    assert_eq!(admin.delete(&path).await.status, 204);
+    admin.get(&path).await.refused(404, "not_found");
+    admin.delete(&path).await.refused(404, "not_found");
+    admin.act(&format!("{path}/token")).await.refused(404, "not_found");
+    refused(Guest::join(&admin.anonymous(), text(&unused.body, "token")).await);
+    admin.until("its end", async |_| platform.app().fleet.of(id(&guest)).is_err()).await;
+    let asked = guest.asked();
+    ready(&platform, "two").await;
+    assert_eq!(guest.asked(), asked);
+    let platform = platform.restart().await;
+    ready(&platform, "three").await;
+    assert_eq!(guest.asked(), asked);
+    let done = platform.admin.get("/api/v1/admin/audit?limit=100").await.body;
+    let done = done["data"].as_array().expect("records").iter().filter(|it| it["subject"] == json!(guest.id));
+    let done: Vec<_> = done.filter_map(|record| record["action"].as_str()).collect();
+    assert_eq!(done, ["host.delete", "host.token", "host.join", "host.create"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let own = platform.app().fleet.own();
+    for query in ["", "?lost=true"] {
+        admin.delete(&format!("{HOSTS}/{own}{query}")).await.refused(409, "conflict");
+    }
+    admin.act(&format!("{HOSTS}/{own}/token")).await.refused(409, "conflict");
+    let guest = ready(&platform, "one").await;
+    let machine = "INSERT INTO machines (id, owner_kind, owner_id, host_id, vcpu, memory_mb, reserved, generation) \
+                   VALUES ($1, 'vm', $1, $2, 1, 256, 1, 1)";
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    let vm = Uuid::now_v7().to_string();
+    sql(machine).bind(vm).bind(id(&guest)).execute(&mut tx).await.expect("a row");
+    tx.commit().await.expect("a commit");
+    let path = format!("{HOSTS}/{}", guest.id);
+    let refusal = admin.delete(&path).await;
+    assert!(text(&refusal.body, "message").contains("--lost"), "{refusal:?}");
+    refusal.refused(409, "conflict");
+    admin.delete(&format!("{path}?lost=maybe")).await.refused(400, "invalid_request");
+    assert_eq!(admin.get(&path).await.body["state"], "ready");
+    assert_eq!(admin.delete(&format!("{path}?lost=true")).await.status, 204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_steals_a_host_can_ask_the_platform_nothing() {
+    let platform = Platform::start().await;
+    let made = add(&platform.admin, "one").await;
+    let token = text(&made, "token").to_owned();
+    let guest = Guest::join(&platform.admin.anonymous(), &token).await.expect("it joins");
+    reaches(&platform.admin, &guest, "ready").await;
+    let papers = guest.papers();
+    for credential in [&*token, &*papers.certificate.replace('\n', ""), "", &*guest.id] {
+        let thief = platform.admin.with_token(credential);
+        for path in [HOSTS.to_owned(), format!("{HOSTS}/{}", guest.id), "/vms".into(), "/sandboxes".into()] {
+            thief.get(&path).await.refused(401, "unauthorized");
+        }
+        thief.act(&format!("{HOSTS}/{}/token", guest.id)).await.refused(401, "unauthorized");
+        thief.delete(&format!("{HOSTS}/{}", guest.id)).await.refused(401, "unauthorized");
+    }
+    refused(Guest::join(&platform.admin.anonymous(), &token).await);
+    // Nor has the certificate that it holds more names than its own, or a longer life.
+    assert!(papers.key.contains("PRIVATE KEY") && !papers.certificate.contains("PRIVATE"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_is_renewed_while_the_host_goes_on() {
+    let platform = Platform::start().await;
+    let mut guest = ready(&platform, "one").await;
+    let (path, before) = (format!("{HOSTS}/{}", guest.id), guest.papers());
+    // So many days that less than a third is left of thirty.
+    let days = "UPDATE hosts SET certificate_until = certificate_until - $2 WHERE id = $1";
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    sql(days).bind(id(&guest)).bind(21 * 86_400 * 1_000_000_i64).execute(&mut tx).await.expect("a row");
+    tx.commit().await.expect("a commit");
+    let soon = text(&platform.admin.get(&path).await.body, "certificate_expires_at").to_owned();
+    let platform = platform.restart().await;
+    let renewed = async |admin: Caller| text(&admin.get(&path).await.body, "certificate_expires_at") > soon.as_str();
+    platform.admin.until("another certificate", async |admin| renewed(admin.clone()).await).await;
+    let after = guest.papers();
+    assert!(before.key != after.key && before.certificate != after.certificate && before.authority == after.authority);
+    // With the new one it is let in after a start of both.
+    guest.close().await;
+    guest.open().await;
+    let platform = platform.restart().await;
+    let asked = guest.asked();
+    platform.admin.until("a look", async |_| guest.asked() > asked).await;
+    reaches(&platform.admin, &guest, "ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_addition_shows_no_token_and_mistakes_are_named() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let body = json!({"name": "one", "region_id": "local"});
+    let once = async || {
+        let request = admin.request(reqwest::Method::POST, HOSTS).header("Idempotency-Key", "k").json(&body);
+        let answer = request.send().await.expect("an answer");
+        let (status, location) = (answer.status().as_u16(), answer.headers()["location"].clone());
+        (status, location, answer.json::<Value>().await.expect("JSON"))
+    };
+    let (first, second) = (once().await, once().await);
+    assert_eq!((first.0, second.0, &first.1), (201, 201, &second.1));
+    assert!(first.2["token"].is_string() && second.2.get("token").is_none() && second.2.get("command").is_none());
+    assert_eq!(admin.get(&format!("{HOSTS}?name=one")).await.body["pagination"]["total_items"], 1);
+    admin.post(HOSTS, json!({"name": "x", "region_id": "moon"})).await.refused(404, "region_not_found");
+    let wrong = admin.post(HOSTS, json!({"name": "", "zone": 1})).await;
+    assert_eq!(wrong.body["details"].as_array().map(Vec::len), Some(3), "{wrong:?}");
+    wrong.refused(400, "invalid_request");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_tries_tokens_is_counted_before_what_they_send_is_read() {
+    let platform = Platform::start().await;
+    let anybody = platform.admin.anonymous();
+    let mut last = anybody.post(JOIN, json!({})).await;
+    for _ in 0..200 {
+        if last.status != 400 {
+            break;
+        }
+        last = anybody.post(JOIN, json!({})).await;
+    }
+    assert!(last.headers.contains_key("retry-after"), "{last:?}");
+    last.refused(429, "rate_limited");
+}
