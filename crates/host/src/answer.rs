@@ -126,6 +126,10 @@ impl Host {
         match ask {
             A::List(q) => say(&q, self.vm.images().await),
             A::Find(q) => say(&q, self.vm.image(&q.id).await),
+            A::Editions(q) => say(&q, self.vm.editions().await),
+            A::Files(q) => say(&q, self.vm.image_files(&q.edition).await),
+            A::Expect(q) => say(&q, self.vm.expect_image(&q.arrival).await),
+            A::Adopt(q) => say(&q, self.vm.adopt_image(&q.arrival).await),
             A::Import(q) => say(&q, self.import(&q.import).await),
             A::Make(q) => say(&q, self.vm.make_image(&q.image).await),
             A::SetAside(q) => {

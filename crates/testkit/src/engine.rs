@@ -12,19 +12,21 @@ use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, BroughtDisk, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Engine,
-    ExportSource, Exported, Found, Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
-    Started, Usage, VmNetwork,
+    Aim, Arrival, BroughtDisk, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Edition,
+    Engine, ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot,
+    MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::sync::{broadcast, watch};
+use uuid::Uuid;
 
 use crate::exports;
 use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
 use crate::snapshots::Snapshots;
+use crate::travels::{self, Travels};
 
 /// What a picture of a screen is made of, and how many bytes it has: more than what is under way at a time.
 const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -73,6 +75,7 @@ struct World {
     unheard: u32,
     ssh_port: u16,
     network: VmNetwork,
+    travels: Travels,
     taken: HashSet<u16>,
     boot: u32,
     starts: u32,
@@ -115,6 +118,7 @@ impl Default for SimulatedEngine {
             unheard: 0,
             ssh_port: 22,
             network: VmNetwork::default(),
+            travels: Travels::default(),
             taken: HashSet::new(),
             boot: 1,
             starts: 0,
@@ -352,10 +356,42 @@ impl SimulatedEngine {
         self.world().exports
     }
 
+    /// It has this image of the platform, of this version, made at this second.
+    pub fn set_image(&self, id: &str, version: &str, second: i64) {
+        let mut world = self.world();
+        world.images.insert(id.into(), image(id, version, 20 << 30));
+        world.travels.note(id, second);
+    }
+
+    /// The version of an image of the platform that it has.
+    pub fn version(&self, id: &str) -> Option<String> {
+        self.world().images.get(id).map(|image| image.version.clone())
+    }
+
+    /// The bytes of files that it sends of images are others than it says.
+    pub fn spoil_files(&self, spoilt: bool) {
+        self.world().travels.spoilt = spoilt;
+    }
+
+    /// From each file that it sends of an image only so many bytes come, and then the end; all, if none is said.
+    pub fn break_files_off(&self, after: Option<usize>) {
+        self.world().travels.after = after;
+    }
+
+    /// How many images are under way to it, of which something came.
+    pub fn arriving(&self) -> usize {
+        self.world().travels.arriving.len()
+    }
+
     /// Names of what waits to be imported.
     pub fn staged(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.staging.path()).expect("a folder").flatten();
         entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    fn image_of(&self, edition: &Edition) -> Result<ImageInfo> {
+        let found = self.world().images.get(&edition.id).filter(|image| image.version == edition.version).cloned();
+        found.ok_or_else(|| EngineError::Transient("the host does not have that edition any more".into()))
     }
 
     async fn call(&self, name: &str) -> Result<()> {
@@ -771,6 +807,56 @@ impl Engine for SimulatedEngine {
     async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
         self.call("images").await?;
         Ok(self.world().images.get(id).cloned())
+    }
+
+    async fn editions(&self) -> Result<Vec<Edition>> {
+        self.call("editions").await?;
+        let world = self.world();
+        Ok(world.images.values().map(|image| world.travels.edition(image)).collect())
+    }
+
+    async fn image_files(&self, edition: &Edition) -> Result<Vec<ImageFile>> {
+        self.call("image_files").await?;
+        Ok(travels::files(&self.image_of(edition)?))
+    }
+
+    async fn image_file(&self, edition: &Edition, file: &ImageFile) -> Result<Box<dyn Content>> {
+        self.call("image_file").await?;
+        let image = self.image_of(edition)?;
+        Ok(Box::new(std::io::Cursor::new(self.world().travels.send(&image, file)?)))
+    }
+
+    async fn expect_image(&self, arrival: &Arrival) -> Result<()> {
+        arrival.check().map_err(EngineError::Permanent)?;
+        self.call("expect_image").await?;
+        let mut world = self.world();
+        if i64::try_from(arrival.bytes()).is_ok_and(|bytes| bytes > world.capacity.room_bytes) {
+            return Err(EngineError::NoCapacity("the host's disk has no room for the image".into()));
+        }
+        world.travels.expect(arrival);
+        Ok(())
+    }
+
+    async fn take_image_file(
+        &self,
+        travel: Uuid,
+        image: &str,
+        file: &ImageFile,
+        content: Box<dyn Content>,
+    ) -> Result<()> {
+        self.call("take_image_file").await?;
+        let bytes = travels::receive(file, content).await?;
+        self.world().travels.take((travel, image), file, bytes)
+    }
+
+    async fn adopt_image(&self, arrival: &Arrival) -> Result<()> {
+        self.call("adopt_image").await?;
+        let mut world = self.world();
+        let known = world.images.get(&arrival.edition.id).map(|image| world.travels.edition(image));
+        if let Some(image) = world.travels.adopt(arrival, known)? {
+            world.images.insert(image.id.clone(), image);
+        }
+        Ok(())
     }
 
     async fn staging(&self) -> Result<PathBuf> {

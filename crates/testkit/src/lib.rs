@@ -21,6 +21,7 @@ mod sandboxes;
 mod service;
 mod snapshots;
 mod still;
+mod travels;
 pub mod upstream;
 
 pub use body::{key, vm};

@@ -86,6 +86,8 @@ words! {
         Make = "make",
         /// Copy it into a snapshot, or record why it cannot be copied.
         Snapshot = "snapshot",
+        /// Bring it to the host of its VM.
+        Travel = "travel",
         /// Have it grow, or record why it cannot.
         Grow = "grow",
         /// Remove it, and record that it is gone.

@@ -21,6 +21,7 @@ pub mod disk_import;
 pub mod disk_snapshot;
 pub mod export;
 pub mod image;
+pub mod image_travel;
 pub mod inbound;
 pub mod model;
 pub mod plan;

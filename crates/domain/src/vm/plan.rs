@@ -84,6 +84,8 @@ pub struct Disk {
     pub message: Option<String>,
     /// Whether it is smaller than it is to be.
     pub grows: bool,
+    /// Whether it lies on another host than the machine, and is being brought to it by its own worker.
+    pub is_elsewhere: bool,
     /// Whether it comes or goes while its machine runs, and since when.
     pub moving: Option<(Move, Timestamp)>,
     /// The first of its snapshots that are to be made, or to be given up.
@@ -149,6 +151,8 @@ pub const LONGEST_BACKOFF: i64 = 300;
 const READY_POLL: i64 = 500;
 /// Between two looks at a machine that does not answer, in seconds.
 const SILENCE_POLL: i64 = 2;
+/// Between two looks at a VM that waits for a disk of another host, in seconds.
+const TRAVEL_POLL: i64 = 10;
 /// Between two tries to let a machine go on that stands still for lack of room, in seconds.
 pub const ROOM_POLL: i64 = 5;
 /// Between two presses of the power button, in seconds. A guest hears it only once its kernel listens; what was
@@ -329,6 +333,8 @@ fn switch_on(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent => match s.start_after {
             Some(at) if at > s.now => Step::Wait(at),
+            // Who brings a disk wakes the VM once it is there.
+            _ if s.disks.iter().any(|disk| disk.is_elsewhere) => Step::Wait(s.now.plus_seconds(TRAVEL_POLL)),
             // One that goes on has the disks that its memory knows.
             _ if s.has_memory => Step::Start,
             _ => changes(s).unwrap_or(Step::Start),
@@ -376,7 +382,8 @@ fn snapshots(s: &Snapshot) -> Option<Step> {
 fn changes(s: &Snapshot) -> Option<Step> {
     let leaves = |disk: &Disk| matches!(disk.moving, Some((Move::Out, _))) && s.status == Status::Suspending;
     let waits = |disk: &Disk| disk.snapshot.is_some() && (copies(s) || leaves(disk));
-    let disks = s.disks.iter().filter(|disk| disk.status == DiskStatus::Ready && !waits(disk));
+    let is_here = |disk: &&Disk| disk.status == DiskStatus::Ready && !disk.is_elsewhere;
+    let disks = s.disks.iter().filter(is_here).filter(|disk| !waits(disk));
     disks.into_iter().find_map(|disk| match disk.moving {
         _ if disk.grows && disk.snapshot.is_none() => Some(Step::GrowDisk(disk.id)),
         Some((Move::In, _)) => Some(Step::AttachDisk(disk.id)),

@@ -57,6 +57,7 @@ impl World {
                 status: DiskStatus::Pending,
                 message: None,
                 grows: false,
+                is_elsewhere: false,
                 moving: None,
                 snapshot: None,
             }],
@@ -407,6 +408,20 @@ fn disks_grow_whether_their_machine_runs_or_not_and_before_it_starts() {
     // One that was started unseen is recorded first.
     world.s.machine = Machine::Running;
     assert_eq!(at(&world.s), Step::Running);
+}
+
+#[test]
+fn a_disk_that_lies_on_another_host_is_waited_for() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    let id = world.s.disks[0].id;
+    world.s.disks[0] = Disk { is_elsewhere: true, moving: Some((Move::In, world.s.now)), ..world.s.disks[0].clone() };
+    assert_eq!(next(&world.s), Step::Rest, "its machine runs without it");
+    let starting = Snapshot { status: Status::Starting, machine: Machine::Absent, ..world.s.clone() };
+    assert_eq!(next(&starting), Step::Wait(starting.now.plus_seconds(TRAVEL_POLL)));
+    let mut here = starting;
+    here.disks[0].is_elsewhere = false;
+    assert_eq!(next(&here), Step::AttachDisk(id));
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod integrity;
 pub mod qemu;
+pub mod travel;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,12 +16,13 @@ use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::disk::{BroughtDisk, DiskSnapshotSpec, DiskSource, DiskSpec};
 pub use berth_domain::host::export::{ExportSource, Exported, Part};
 pub use berth_domain::host::gpu::{Device, Gpu};
-pub use berth_domain::host::image::{ImageImport, ImageInfo, ImageOfSnapshot};
+pub use berth_domain::host::image::{Arrival, Edition, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot};
 pub use berth_domain::host::model::VmNetwork;
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
@@ -164,6 +166,33 @@ pub trait Engine: Send + Sync + 'static {
 
     /// An image, if it is at hand and whole.
     async fn image(&self, id: &str) -> Result<Option<ImageInfo>>;
+
+    /// The editions of the platform's images at hand.
+    async fn editions(&self) -> Result<Vec<Edition>>;
+
+    /// What an image consists of, if it is whole and of this edition.
+    async fn image_files(&self, edition: &Edition) -> Result<Vec<ImageFile>>;
+
+    /// Opens a file of an image of this edition, one of [`Engine::image_files`]. Whoever reads fewer bytes than it has knows that it
+    /// broke off.
+    async fn image_file(&self, edition: &Edition, file: &ImageFile) -> Result<Box<dyn Content>>;
+
+    /// Makes room for an image that comes from another host. What came of an earlier try for the same image goes, and who is at
+    /// that is refused from then on.
+    async fn expect_image(&self, arrival: &Arrival) -> Result<()>;
+
+    /// Takes a file of an image that is expected, if all of it comes and hashes to what it is to. Nobody sees it yet. Bytes that
+    /// do not come for half a minute are given up.
+    async fn take_image_file(
+        &self,
+        travel: Uuid,
+        image: &str,
+        file: &ImageFile,
+        content: Box<dyn Content>,
+    ) -> Result<()>;
+
+    /// Makes an image of what came, whole or not at all; fine where that edition is at hand already. A later one stays.
+    async fn adopt_image(&self, arrival: &Arrival) -> Result<()>;
 
     /// Where a file can be put that is about to be imported.
     async fn staging(&self) -> Result<std::path::PathBuf>;

@@ -36,6 +36,7 @@ mod screen;
 mod settings;
 mod snapshots;
 mod start;
+mod travels;
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
@@ -53,6 +54,7 @@ use berth_qemu::machine::{self, Observed, Watch};
 use berth_qemu::{accel, host};
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 pub use self::settings::{CapturedBoots, Settings};
 
@@ -62,8 +64,9 @@ use self::network::Programs;
 use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
-    Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found,
-    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    Aim, Arrival, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine, ExportSource,
+    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
+    Started, Usage, VmNetwork,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -441,6 +444,36 @@ impl Engine for QemuEngine {
         Ok(self.whole_image(id).await)
     }
 
+    async fn editions(&self) -> Result<Vec<Edition>> {
+        Ok(self.platforms_editions())
+    }
+
+    async fn image_files(&self, edition: &Edition) -> Result<Vec<ImageFile>> {
+        self.files_of_image(edition).await
+    }
+
+    async fn image_file(&self, edition: &Edition, file: &ImageFile) -> Result<Box<dyn Content>> {
+        self.open_image_file(edition, &file.name).await
+    }
+
+    async fn expect_image(&self, arrival: &Arrival) -> Result<()> {
+        self.make_room_for(arrival).await
+    }
+
+    async fn take_image_file(
+        &self,
+        travel: Uuid,
+        image: &str,
+        file: &ImageFile,
+        content: Box<dyn Content>,
+    ) -> Result<()> {
+        self.receive_image_file((travel, image), file, content).await
+    }
+
+    async fn adopt_image(&self, arrival: &Arrival) -> Result<()> {
+        self.adopt(arrival).await
+    }
+
     async fn staging(&self) -> Result<PathBuf> {
         let dir = self.settings.host.data.join(STAGING);
         tokio::fs::create_dir_all(&dir).await.map_err(transient)?;
@@ -465,6 +498,7 @@ impl Engine for QemuEngine {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_bases();
+        self.forget_travels();
         self.generations.forget();
         let machines = machine::scan(&self.settings.host.data.join("machines"));
         let (disks, snapshots): (HashSet<DiskId>, HashSet<_>) = (named(&self.disks()), named(&self.snapshots()));

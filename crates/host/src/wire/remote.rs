@@ -16,7 +16,8 @@ use tokio::time::timeout;
 use super::cache::HostCache;
 use super::frame;
 use super::message::{ANSWER, Asked, FOLLOWING, QUESTION, SILENCE, Told, VERSION};
-use crate::vm::Console;
+use crate::vm::travel::{broken_off, stalled};
+use crate::vm::{Console, Content};
 use crate::{EngineError, Result};
 
 /// Bytes of a file that are sent at a time.
@@ -124,6 +125,29 @@ impl Remote {
             if read == 0 || sent.is_err() {
                 break;
             }
+        }
+        let _ = timeout(self.patience, stream.flush()).await;
+        self.hear(&mut stream, &mut |_| ()).await.map(drop)
+    }
+
+    /// Sends so many bytes of somebody's behind a question, as they come.
+    pub(super) async fn pass_on(&self, mut content: Box<dyn Content>, bytes: u64, ask: Ask) -> Result<()> {
+        let mut stream = self.begin(ask).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        let (mut chunk, mut left) = (vec![0; CHUNK], bytes);
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
+            let came = timeout(self.patience, content.read(&mut chunk[..most])).await.map_err(|_| stalled())?;
+            let read = came.map_err(|error| broken_off(&error))?;
+            if read == 0 {
+                return Err(broken_off(&io::ErrorKind::UnexpectedEof.into()));
+            }
+            let sent = timeout(self.patience, stream.write_all(&chunk[..read])).await.map_err(|_| self.silent())?;
+            // A host that takes no more says why.
+            if sent.is_err() {
+                break;
+            }
+            left -= read as u64;
         }
         let _ = timeout(self.patience, stream.flush()).await;
         self.hear(&mut stream, &mut |_| ()).await.map(drop)

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{Agent, Ask, Build, Event, Exported, Picture, Reached, Receive, Stage};
+use berth_domain::host::ask::stream::{
+    Agent, Ask, Build, Event, Exported, ImageFile, Picture, Reached, Receive, Stage, Take,
+};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +43,8 @@ pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> 
         Ask::Screen(q) => carry(host.vm.screen(q.id), say(&q, Ok(())).into(), stream).await,
         Ask::Picture(q) => picture(host, q, stream).await,
         Ask::Exported(q) => exported(host, q, stream).await,
+        Ask::ImageFile(q) => image_file(host, q, stream).await,
+        Ask::Take(q) => take(host, q, stream).await,
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
         Ask::Stage(q) => {
@@ -114,12 +118,17 @@ async fn picture(host: &Host, q: Picture, mut stream: impl Stream) -> io::Result
 /// Sends a part of a file that was made of a disk. Whoever asked passes it on, to somebody who may be slow to take it.
 async fn exported(host: &Host, q: Exported, mut stream: impl Stream) -> io::Result<()> {
     let opened = attend(&mut stream, host.vm.exported(&q.of, &q.sha256, q.part)).await?;
-    let mut content = match opened {
+    let content = match opened {
         None => return Ok(()),
         Some(Err(error)) => return end(&mut stream, Told::Failed(error)).await,
         Some(Ok(content)) => content,
     };
     tell(&mut stream, &say(&q, Ok(())).into()).await?;
+    pour(content, stream).await
+}
+
+/// Sends all of a file to whoever may be slow to take it.
+async fn pour(mut content: impl AsyncRead + Unpin, mut stream: impl Stream) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
         let read = content.read(&mut chunk).await?;
@@ -128,6 +137,26 @@ async fn exported(host: &Host, q: Exported, mut stream: impl Stream) -> io::Resu
         }
         timeout(SLOW, stream.write_all(&chunk[..read])).await??;
     }
+}
+
+/// Sends a file of an image, which goes to another host.
+async fn image_file(host: &Host, q: ImageFile, mut stream: impl Stream) -> io::Result<()> {
+    let content = match attend(&mut stream, host.vm.image_file(&q.edition, &q.file)).await? {
+        None => return Ok(()),
+        Some(Err(error)) => return end(&mut stream, Told::Failed(error)).await,
+        Some(Ok(content)) => content,
+    };
+    tell(&mut stream, &say(&q, Ok(())).into()).await?;
+    pour(content, stream).await
+}
+
+/// Takes a file of an image that comes from another host.
+async fn take(host: &Host, q: Take, mut stream: impl Stream) -> io::Result<()> {
+    tell(&mut stream, &say(&q, Ok(())).into()).await?;
+    let (content, mut stream) = tokio::io::split(stream);
+    let taken = host.vm.take_image_file(q.travel, &q.image, &q.file, Box::new(content)).await;
+    tell(&mut stream, &say(&q, taken).into()).await?;
+    stream.shutdown().await
 }
 
 /// Passes on what a sandbox's agent is asked, by HTTP/2, as long as both sides are there.

@@ -9,11 +9,13 @@ use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::io::AsyncReadExt;
 use tokio::sync::broadcast;
+use uuid::Uuid;
 
 use super::remote::{Remote, read};
 use crate::vm::{
-    Aim, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Engine, ExportSource, Exported, Found,
-    Gpu, GuestKeys, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    Aim, Arrival, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine, ExportSource,
+    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
+    Started, Usage, VmNetwork,
 };
 use crate::{EngineError, Result, lost};
 
@@ -184,6 +186,40 @@ impl Engine for Remote {
 
     async fn image(&self, id: &str) -> Result<Option<ImageInfo>> {
         self.ask(image::Find { id: id.to_owned() }).await
+    }
+
+    async fn editions(&self) -> Result<Vec<Edition>> {
+        self.ask(image::Editions {}).await
+    }
+
+    async fn image_files(&self, edition: &Edition) -> Result<Vec<ImageFile>> {
+        self.ask(image::Files { edition: edition.clone() }).await
+    }
+
+    async fn image_file(&self, edition: &Edition, file: &ImageFile) -> Result<Box<dyn Content>> {
+        let asked = stream::ImageFile { edition: edition.clone(), file: file.clone() };
+        let mut stream = self.begin(Ask::Stream(asked.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(Box::new(stream.take(file.bytes)))
+    }
+
+    async fn expect_image(&self, arrival: &Arrival) -> Result<()> {
+        self.ask(image::Expect { arrival: arrival.clone() }).await
+    }
+
+    async fn take_image_file(
+        &self,
+        travel: Uuid,
+        image: &str,
+        file: &ImageFile,
+        content: Box<dyn Content>,
+    ) -> Result<()> {
+        let asked = stream::Take { travel, image: image.to_owned(), file: file.clone() };
+        self.pass_on(content, file.bytes, Ask::Stream(asked.into())).await
+    }
+
+    async fn adopt_image(&self, arrival: &Arrival) -> Result<()> {
+        self.ask(image::Adopt { arrival: arrival.clone() }).await
     }
 
     async fn staging(&self) -> Result<PathBuf> {

@@ -130,22 +130,59 @@ async fn what_a_vm_begins_with_ties_it_to_the_host_that_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_disk_is_attached_where_it_lies() {
+async fn a_disk_is_brought_to_the_host_of_its_vm() {
+    let (platform, guest) = two().await;
+    let admin = &platform.admin;
+    let (first, second) = (disk(admin, "first").await, disk(admin, "second").await);
+    let id = admin.running_vm("web").await;
+    // While it runs.
+    assert_eq!(admin.post(&format!("/disks/{first}/attach"), json!({"vm_id": id})).await.status, 202);
+    let attached = async |admin: Caller| admin.get(&format!("/disks/{first}")).await.body["change"].is_null();
+    admin.until("it is attached", attached).await;
+    let is_moved = |disk: &str| guest.engine.disk_gb(disk) == Some(10) && platform.engine.disk_gb(disk).is_none();
+    admin.until("one copy", async |_| is_moved(&first)).await;
+    assert_eq!(admin.get(&format!("/disks/{first}")).await.body["message"], Value::Null);
+    assert!(guest.engine.brought(&first).is_some());
+    // While it is off, and with the start of a new one.
+    assert_eq!(admin.act(&format!("/vms/{id}/stop")).await.status, 202);
+    admin.reaches(&id, "stopped").await;
+    assert_eq!(admin.post(&format!("/disks/{second}/attach"), json!({"vm_id": id})).await.status, 200);
+    admin.until("one copy", async |_| is_moved(&second)).await;
+    assert_eq!(admin.act(&format!("/vms/{id}/start")).await.status, 202);
+    admin.reaches(&id, "running").await;
+    assert_eq!(guest.engine.spec(&id).map(|spec| spec.data_disks.len()), Some(2));
+    let third = disk(admin, "third").await;
+    let mut body = vm("beside");
+    body["data_disks"] = json!({"attached_disks": [{"disk_id": third}]});
+    let beside = admin.create_vm(body).await;
+    admin.reaches(&beside, "running").await;
+    assert!(is_moved(&third));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_whose_owner_changes_their_mind_stays_where_it_was() {
     let (platform, guest) = two().await;
     let admin = &platform.admin;
     let data = disk(admin, "data").await;
-    assert!(platform.engine.disk_gb(&data).is_some());
     let id = admin.running_vm("web").await;
-    let refusal = admin.post(&format!("/disks/{data}/attach"), json!({"vm_id": id})).await;
-    refusal.refused(409, "not_supported");
-    assert!(guest.engine.disk_gb(&data).is_none());
-    // A new VM comes to it.
-    leave(&platform.engine, 4096);
-    let mut body = vm("beside");
-    body["data_disks"] = json!({"attached_disks": [{"disk_id": data}]});
-    let beside = admin.create_vm(body).await;
-    admin.reaches(&beside, "running").await;
-    assert_eq!(host(admin, &beside).await, json!(platform.app().fleet.own().to_string()));
+    assert_eq!(admin.act(&format!("/vms/{id}/stop")).await.status, 202);
+    admin.reaches(&id, "stopped").await;
+    guest.engine.hold("bring_disk");
+    let attach = json!({"vm_id": id});
+    assert_eq!(admin.post(&format!("/disks/{data}/attach"), attach.clone()).await.status, 200);
+    admin.until("a copy under way", async |_| guest.engine.waiting() == 1).await;
+    let shown = admin.get(&format!("/disks/{data}")).await.body;
+    assert_eq!(shown["message"], "being brought to the host of its VM");
+    assert_eq!(admin.act(&format!("/disks/{data}/detach")).await.status, 200);
+    guest.engine.let_go();
+    admin.until("one copy", async |_| guest.engine.disk_gb(&data).is_none()).await;
+    assert_eq!(platform.engine.disk_gb(&data), Some(10));
+    // A host that has no room for it is no end of it.
+    guest.engine.set_capacity(|capacity| capacity.disk_gb = 0);
+    assert_eq!(admin.post(&format!("/disks/{data}/attach"), attach).await.status, 200);
+    guest.engine.set_capacity(|capacity| capacity.disk_gb = 1 << 40);
+    let moved = || guest.engine.disk_gb(&data) == Some(10) && platform.engine.disk_gb(&data).is_none();
+    admin.until("one copy", async |_| moved()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

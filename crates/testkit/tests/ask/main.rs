@@ -6,5 +6,6 @@ mod link;
 mod networks;
 mod sandboxes;
 mod streams;
+mod travels;
 mod vms;
 mod way;

@@ -16,6 +16,7 @@ use berth_host::vm::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::travels::travels;
 use crate::way::{Asked, Way, id, verbs};
 
 const VM: MachineId = MachineId(id(1));
@@ -318,6 +319,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(snapshots(&near).await, snapshots(&far).await);
     assert_eq!(images(&near).await, images(&far).await);
     assert_eq!(exports(&near).await, exports(&far).await);
+    assert_eq!(travels(&near).await, travels(&far).await);
     assert_eq!(brought(&near).await, brought(&far).await);
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
@@ -329,6 +331,8 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         "stream.picture",
         "stream.stage",
         "stream.exported",
+        "stream.image_file",
+        "stream.take",
         "host.describe",
         "host.vm_capacity",
         "host.gpus",

@@ -2,7 +2,7 @@
 
 use super::question::questions;
 use crate::Timestamp;
-use crate::host::image::{ImageImport, ImageInfo, ImageOfSnapshot};
+use crate::host::image::{Arrival, Edition, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot};
 use crate::ids::ImageId;
 
 questions! {
@@ -15,6 +15,24 @@ questions! {
             /// Its id.
             id: String,
         } -> Option<ImageInfo>,
+        /// The editions of the platform's images at hand.
+        Editions "editions" {} -> Vec<Edition>,
+        /// What an image consists of, if it is whole and of that edition.
+        Files "files" {
+            /// Which.
+            edition: Edition,
+        } -> Vec<ImageFile>,
+        /// Makes room for an image that comes from another host. What came of an earlier try for it goes, and who is at that
+        /// is refused from then on.
+        Expect "expect" {
+            /// What comes.
+            arrival: Arrival,
+        } -> (),
+        /// Makes an image of what came, whole or not at all; fine where it is at hand already. A later edition stays.
+        Adopt "adopt" {
+            /// What came.
+            arrival: Arrival,
+        } -> (),
         /// Takes in the foreign image that was brought under its id; nothing in it is executed.
         Import "import" {
             /// What it becomes.

@@ -1,9 +1,11 @@
 //! Questions whose connection becomes a stream, and those that bring or tell more than one answer.
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::question::questions;
 use crate::host::export::{ExportSource, Part};
+use crate::host::image::{Edition, ImageFile as File};
 use crate::host::model::About;
 use crate::host::template::{BuildSpec, Built};
 use crate::ids::{MachineId, UploadId};
@@ -36,6 +38,22 @@ questions! {
             sha256: String,
             /// Which part.
             part: Part,
+        } -> (),
+        /// Sends a file of an image, which goes to another host: its bytes follow the answer.
+        ImageFile "image_file" {
+            /// Of which.
+            edition: Edition,
+            /// The file.
+            file: File,
+        } -> (),
+        /// Brings a file of an image that is expected: its bytes follow the answer, and then a second answer.
+        Take "take" {
+            /// Tells the try for which it was expected.
+            travel: Uuid,
+            /// The image's id.
+            image: String,
+            /// The file.
+            file: File,
         } -> (),
         /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is
         /// the server. While it lasts, the sandbox is in use.

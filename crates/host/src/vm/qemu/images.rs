@@ -129,6 +129,7 @@ impl QemuEngine {
     /// Removes an image, and what is half made of it.
     pub(super) async fn forget_image(&self, id: &str) -> Result<()> {
         remove_tree(&self.half_image(id)).await?;
+        self.end_travels(id).await?;
         remove_tree(&self.images_dir().join(id)).await
     }
 
@@ -167,7 +168,7 @@ pub(super) fn info(manifest: Manifest) -> ImageInfo {
     }
 }
 
-async fn remove_tree(dir: &Path) -> Result<()> {
+pub(super) async fn remove_tree(dir: &Path) -> Result<()> {
     match tokio::fs::remove_dir_all(dir).await {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(transient(e)),
         _ => Ok(()),

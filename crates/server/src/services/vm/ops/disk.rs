@@ -111,14 +111,16 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     }
     available(&before)?;
     not_copied(&mut tx, &before).await?;
-    at_hand(&before, &vm)?;
     let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
     if held.len() > MAX_DATA_DISKS {
         return Err(Error::new(Code::Conflict, format!("A VM has at most {MAX_DATA_DISKS} data disks.")));
     }
     let slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
-    let row = DiskRow { vm: Some(vm.id), moving, slot, message: None, updated_at: now, ..before.clone() };
+    // Its own worker brings it to the VM's host, if it lies on another.
+    let is_elsewhere = before.host.is_some() && vm.machine.host.is_some() && before.host != vm.machine.host;
+    let work_at = if is_elsewhere { Some(now) } else { before.work_at };
+    let row = DiskRow { vm: Some(vm.id), moving, slot, message: None, work_at, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "attach").await?;
     wake_holder(&mut tx, row.vm, now).await?;
@@ -145,17 +147,6 @@ pub async fn detach(vms: &Vms, scope: &Scope, id: DiskId) -> Result<DiskRow> {
     wake_holder(&mut tx, Some(holder), now).await?;
     tx.commit().await?;
     Ok(row)
-}
-
-/// Refuses a disk that lies on another host than the VM.
-fn at_hand(disk: &DiskRow, vm: &VmRow) -> Result<()> {
-    match (disk.host, vm.machine.host) {
-        (Some(disk), Some(vm)) if disk != vm => Err(Error::new(
-            Code::NotSupported,
-            "The disk and the VM lie on different hosts. Create a disk with the VM, or attach the disk to a new VM.",
-        )),
-        _ => Ok(()),
-    }
 }
 
 fn is_leaving(disk: &DiskRow) -> bool {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::placement::{AtHand, Disk, Kind, Placed, Wish, WishedGpus};
 use berth_domain::ids::HostId;
-use berth_domain::vm::DiskStatus;
+use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_host::EngineError;
 use berth_host::vm::{Capacity, Engine};
 use futures::future::try_join_all;
@@ -136,6 +136,10 @@ struct Begins {
 async fn begins(tx: &mut Tx, vm: &VmRow, disks: &[DiskRow]) -> Result<Result<Begins, &'static str>, DbError> {
     let (mut hosts, mut needs) = (BTreeSet::new(), AtHand::Nothing);
     for disk in disks {
+        if disk.kind == DiskKind::Data && disk.status == DiskStatus::Ready {
+            // It is brought to wherever the VM goes.
+            continue;
+        }
         match (disk.host, disk.snapshot, &disk.image_id) {
             (Some(host), ..) => drop(hosts.insert(host.0)),
             (None, Some(snapshot), _) => {

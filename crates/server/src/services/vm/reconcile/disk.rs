@@ -11,7 +11,7 @@ use berth_host::vm::{Aim, DiskSource, DiskSpec, Engine};
 
 use super::capacity::shortage_of_disk;
 use super::disk_snapshot::copy;
-use super::{StepError, fault};
+use super::{StepError, disk_travel, fault};
 use crate::db::{Signal, Tx};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
@@ -20,6 +20,9 @@ use crate::work::lifecycle::{Life, Next};
 
 /// What the owner of a disk is told whose guest does not let go of it.
 const KEPT: &str = "the guest did not let go of the disk, which stays attached; unmount it there, then detach it again";
+
+/// Seconds between two looks at a disk that is still copied into a snapshot before it is brought to another host.
+const COPIED: i64 = 5;
 
 /// The lives of disks.
 pub struct DiskLife {
@@ -32,6 +35,8 @@ pub struct Seen {
     disk: DiskRow,
     is_brought: bool,
     snapshot: Option<DiskSnapshotId>,
+    /// The host that it is to be brought to.
+    to: Option<HostId>,
 }
 
 impl Life for DiskLife {
@@ -51,14 +56,23 @@ impl Life for DiskLife {
 
     async fn look(&self, id: &DiskId) -> Result<Option<Seen>, StepError> {
         let Some(disk) = store::disk::load(self.vms.db(), *id).await? else { return Ok(None) };
+        let to = disk_travel::wanted(&self.vms, &disk).await?;
         // Its VM has it copied, where one has it.
-        let open =
-            if disk.vm.is_none() { store::disk_snapshot::open_of_disk(self.vms.db(), *id).await? } else { Vec::new() };
+        let open = if disk.vm.is_none() || to.is_some() {
+            store::disk_snapshot::open_of_disk(self.vms.db(), *id).await?
+        } else {
+            Vec::new()
+        };
         let is_brought = store::brought_disk::find(self.vms.db(), *id).await?.is_some();
-        Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(|snapshot| snapshot.id) }))
+        Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(|snapshot| snapshot.id), to }))
     }
 
-    async fn plan(&self, Seen { disk, is_brought, snapshot }: &Seen) -> Result<Next<DiskStep>, StepError> {
+    async fn plan(&self, Seen { disk, is_brought, snapshot, to }: &Seen) -> Result<Next<DiskStep>, StepError> {
+        if to.is_some() {
+            // It is copied as it is before it goes.
+            let later = self.vms.clock().now().plus_seconds(COPIED);
+            return Ok(if snapshot.is_some() { Next::Rest(Some(later)) } else { Next::Take(DiskStep::Travel) });
+        }
         if *is_brought {
             // Who makes it wakes this worker when that has ended.
             return Ok(Next::Rest(None));
@@ -72,12 +86,16 @@ impl Life for DiskLife {
         step.as_str()
     }
 
-    async fn take(&self, Seen { disk, snapshot, .. }: &Seen, step: DiskStep) -> Result<(), StepError> {
+    async fn take(&self, Seen { disk, snapshot, to, .. }: &Seen, step: DiskStep) -> Result<(), StepError> {
         match step {
             DiskStep::Place => place(&self.vms, disk).await,
             DiskStep::Make => make(&self.vms, disk, None).await,
             DiskStep::Snapshot => match snapshot {
                 Some(snapshot) => copy(&self.vms, *snapshot, None).await,
+                None => Ok(()),
+            },
+            DiskStep::Travel => match to {
+                Some(to) => disk_travel::travel(&self.vms, disk, *to).await,
                 None => Ok(()),
             },
             DiskStep::Grow => grow(&self.vms, disk.id, None).await,

@@ -6,6 +6,7 @@ pub mod brought_disk;
 mod capacity;
 pub mod disk;
 pub mod disk_snapshot;
+mod disk_travel;
 mod download;
 pub(super) mod host;
 pub mod image;

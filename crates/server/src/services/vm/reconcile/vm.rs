@@ -252,7 +252,7 @@ impl VmLife {
             keys_changed: running && vm.keys_state == KeysState::Pending,
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
-            disks: seen.disks.iter().map(|row| disk(row, &seen.snapshots)).collect(),
+            disks: seen.disks.iter().map(|row| disk(row, vm, &seen.snapshots)).collect(),
             expires_at: vm.expires_at,
             // Asked for only where it matters.
             has_room: machine != Machine::Stalled || engine.capacity().await?.disk_free,
@@ -420,12 +420,13 @@ impl VmLife {
 }
 
 /// A disk as a plan sees it.
-fn disk(row: &DiskRow, snapshots: &[DiskSnapshotRow]) -> Disk {
+fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
     Disk {
         id: row.id,
         status: row.status,
         message: row.message.clone(),
         grows: row.grows(),
+        is_elsewhere: row.host.is_some() && vm.machine.host.is_some() && row.host != vm.machine.host,
         moving: row.moving,
         snapshot: snapshots.iter().find(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open),
     }

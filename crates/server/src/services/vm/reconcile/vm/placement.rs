@@ -14,7 +14,7 @@ use crate::db::{Tx, event, machine_gpu};
 use crate::services::placement::placed_event;
 use crate::services::vm::reconcile::capacity::{self, Offers};
 use crate::services::vm::reconcile::reach::note_reach;
-use crate::services::vm::reconcile::{StepError, disk, fault};
+use crate::services::vm::reconcile::{StepError, disk, disk_travel, fault};
 use crate::services::vm::store::vm::VmRow;
 
 /// Where a machine is reached on a host: its address, its slot, and the address that others reach it at.
@@ -95,6 +95,7 @@ impl VmLife {
             event::emit_to_administrators(&mut tx, vm.project, "vm.placed", &subject, &data, now).await?;
         }
         self.write(&mut tx, &before, &vm).await?;
+        disk_travel::wake(&mut tx, &vm).await?;
         Ok(tx.commit().await?)
     }
 

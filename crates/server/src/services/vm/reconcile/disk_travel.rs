@@ -1,0 +1,155 @@
+//! Brings a data disk to the host of its VM.
+//!
+//! A disk that lies on one host and belongs to a VM that is put onto another is copied there while nobody has it: its machine
+//! waits for it. The row names the host that counts; it changes in one transaction once the copy is whole, unless the disk's
+//! owner changed anything of it since the copy began. Whichever copy does not count is removed then, or, where that fails,
+//! found by the next search of that host.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use berth_domain::hex;
+use berth_domain::ids::HostId;
+use berth_domain::vm::DiskStatus;
+use berth_host::EngineError;
+use berth_host::vm::{BroughtDisk, Engine, ExportSource, Exported};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::capacity::shortage_of_disk;
+use super::{StepError, fault};
+use crate::db::{Signal, Tx};
+use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::vm::VmRow;
+use crate::services::vm::{Vms, store, told};
+
+/// Bytes that are under way at a time.
+const CHUNK: usize = 256 << 10;
+/// What the owner of a disk is told that is being brought to its VM.
+const UNDER_WAY: &str = "being brought to the host of its VM";
+
+/// The host that a disk is to be brought to; none where it lies on its VM's, or where that is on none.
+pub(super) async fn wanted(vms: &Vms, disk: &DiskRow) -> Result<Option<HostId>, StepError> {
+    let (DiskStatus::Ready, Some(vm), Some(here)) = (disk.status, disk.vm, disk.host) else { return Ok(None) };
+    let vm = store::vm::peek(vms.db(), vm).await?;
+    Ok(vm.and_then(|vm| vm.machine.host).filter(|host| *host != here))
+}
+
+/// Has the workers of a VM's disks look at those that lie on another host than the VM.
+pub(super) async fn wake(tx: &mut Tx, vm: &VmRow) -> Result<(), StepError> {
+    for disk in store::disk::of_vm(&mut *tx, vm.id).await? {
+        if disk.host.is_some() && disk.host != vm.machine.host {
+            let woken = DiskRow { work_at: Some(vm.updated_at), ..disk.clone() };
+            store::disk::update(tx, &disk, &woken).await?;
+            tx.signal(Signal::Work("disks"));
+        }
+    }
+    Ok(())
+}
+
+/// Brings a disk to a host.
+pub(super) async fn travel(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), StepError> {
+    let (source, target) = (vms.engine_of(disk.host)?, vms.engine_of(Some(to))?);
+    let Some(seen) = begin(vms, disk, to, &*target).await? else { return Ok(()) };
+    let file = vms.engine().staging().await?.join(format!("{}.travel", disk.id));
+    let brought = bring(&*source, &*target, &file, &seen).await;
+    // What stays is swept at the next start.
+    let _ = tokio::fs::remove_file(&file).await;
+    brought?;
+    let has_moved = settle(vms, &seen, to).await?;
+    fault("disk", "travel", "settled").await?;
+    let stale: Arc<dyn Engine> = if has_moved { source } else { target };
+    if let Err(error) = stale.remove_disk(disk.id).await {
+        tracing::warn!(disk = %disk.id, %error, "the former copy of a disk is not removed; a search of its host finds it");
+    }
+    Ok(())
+}
+
+/// Says that a disk is being brought, if the host has a place for it; else releases it, or says so where its VM waits.
+async fn begin(vms: &Vms, disk: &DiskRow, to: HostId, target: &dyn Engine) -> Result<Option<DiskRow>, StepError> {
+    let capacity = target.capacity().await?;
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let found = store::disk::load(&mut tx, disk.id).await?;
+    let Some(before) = found.filter(|found| found.updated_at == disk.updated_at) else { return Ok(None) };
+    let missing = shortage_of_disk(&mut tx, to, before.extent.placed_gb, capacity).await?;
+    let mut row = before.clone();
+    let Some(missing) = missing else {
+        if before.message.as_deref() == Some(UNDER_WAY) {
+            return Ok(Some(before));
+        }
+        (row.message, row.updated_at) = (Some(UNDER_WAY.to_owned()), now);
+        write(&mut tx, &before, &row).await?;
+        tx.commit().await?;
+        tracing::info!(disk = %row.id, from = ?row.host, %to, "a disk is brought to the host of its VM");
+        return Ok(Some(row));
+    };
+    let reason = format!("it cannot be brought to the host of its VM: {missing}");
+    if before.moving.is_some() {
+        row.release(now);
+        row.message = Some(reason);
+        write(&mut tx, &before, &row).await?;
+        tx.commit().await?;
+        return Ok(None);
+    }
+    Err(EngineError::Transient(reason).into())
+}
+
+async fn bring(source: &dyn Engine, target: &dyn Engine, file: &PathBuf, disk: &DiskRow) -> Result<(), StepError> {
+    let of = ExportSource::Disk { id: disk.id, of: None };
+    let about = source.export(&of).await?;
+    fetch(source, &of, &about, file).await?;
+    fault("disk", "travel", "fetched").await?;
+    // What an earlier try left there is no copy of what the disk is now.
+    target.remove_disk(disk.id).await?;
+    let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.made_gb, image: None, conversion: None };
+    target.bring_disk(file, &brought).await?;
+    fault("disk", "travel", "brought").await
+}
+
+/// Fetches the file that a host made of a disk, whole or not at all.
+async fn fetch(source: &dyn Engine, of: &ExportSource, about: &Exported, file: &Path) -> Result<(), EngineError> {
+    let here = |error: std::io::Error| EngineError::Transient(format!("the disk cannot be fetched: {error}"));
+    let mut content = source.exported(of, &about.sha256, about.whole()).await?;
+    let mut into = tokio::fs::File::create(file).await.map_err(here)?;
+    let (mut hash, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; CHUNK]);
+    loop {
+        let read = content.read(&mut chunk).await.map_err(here)?;
+        if read == 0 {
+            break;
+        }
+        hash.update(&chunk[..read]);
+        bytes += read as u64;
+        into.write_all(&chunk[..read]).await.map_err(here)?;
+    }
+    into.flush().await.map_err(here)?;
+    if (bytes, hex::encode(&hash.finalize())) != (about.bytes, about.sha256.clone()) {
+        return Err(EngineError::Transient("the file of the disk broke off".into()));
+    }
+    Ok(())
+}
+
+/// Records that a disk lies on a host now, and wakes its VM; false where its owner changed it meanwhile.
+async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError> {
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let found = store::disk::load(&mut tx, seen.id).await?;
+    let is_same = |found: &DiskRow| (found.updated_at, found.host, found.vm) == (seen.updated_at, seen.host, seen.vm);
+    let Some(before) = found.filter(is_same) else { return Ok(false) };
+    let row = DiskRow { host: Some(to), message: None, work_at: None, updated_at: now, ..before.clone() };
+    write(&mut tx, &before, &row).await?;
+    if let Some(vm) = row.vm
+        && let Some(before) = store::vm::load(&mut tx, vm).await?
+    {
+        let woken = VmRow { work_at: Some(now), ..before.clone() };
+        store::vm::update(&mut tx, &before, &woken).await?;
+        tx.signal(Signal::Work("vms"));
+    }
+    tx.commit().await?;
+    Ok(true)
+}
+
+async fn write(tx: &mut Tx, before: &DiskRow, row: &DiskRow) -> Result<(), StepError> {
+    told::disk(tx, row, row.updated_at).await?;
+    Ok(store::disk::update(tx, before, row).await?)
+}
