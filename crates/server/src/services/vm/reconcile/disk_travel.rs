@@ -95,7 +95,7 @@ async fn begin(vms: &Vms, disk: &DiskRow, to: HostId, target: &dyn Engine) -> Re
     Err(EngineError::Transient(reason).into())
 }
 
-async fn bring(source: &dyn Engine, target: &dyn Engine, file: &PathBuf, disk: &DiskRow) -> Result<(), StepError> {
+async fn bring(source: &dyn Engine, target: &dyn Engine, file: &Path, disk: &DiskRow) -> Result<(), StepError> {
     let of = ExportSource::Disk { id: disk.id, of: None };
     let about = source.export(&of).await?;
     fetch(source, &of, &about, file).await?;
