@@ -5,7 +5,7 @@
 //! owner changed anything of it since the copy began. Whichever copy does not count is removed then, or, where that fails,
 //! found by the next search of that host.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use berth_domain::hex;
