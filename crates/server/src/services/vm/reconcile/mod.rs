@@ -9,6 +9,7 @@ pub mod disk_snapshot;
 mod download;
 pub(super) mod host;
 pub mod image;
+pub mod image_travel;
 pub mod project_image;
 mod reach;
 mod transfer;
