@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::BERTH;
+use crate::guest::{ready, says, with_login};
 
 /// A host's folder, and its process while it runs.
 struct Host {
@@ -181,4 +182,39 @@ fn refuses_what_it_is_not(host: &mut Host, service: &Service) {
     let wrong = text(&other.ends(&[&["host", "join", &service.base, &token], &at[..]].concat()));
     assert!(wrong.contains("berth admin host token"), "{wrong}");
     assert!(!Path::new(&other.dir.path().join("joined.json")).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
+    let service = Service::started(BERTH, &["micro"]);
+    let admin = service.admin().await;
+    let mut adding = service.berth(&["admin", "host", "add", "beta"]);
+    let added = adding.env("BERTH_URL", &service.base).env("BERTH_TOKEN", &admin.token).output().expect("an end");
+    let typed = text(&added).lines().last().expect("a command").to_owned();
+    let mut host = Host::new();
+    host.join(&typed);
+    let found = reaches(&service, &admin, "ready");
+    let images = host.dir.path().join("images");
+    let came = eventually("an image", 120, || std::fs::read(images.join("micro/image.json")).ok());
+    let sent = berth_testkit::images().join("micro");
+    assert_eq!(came, std::fs::read(sent.join("image.json")).expect("a file"));
+    for file in ["disk.qcow2", "vmlinux", "initrd"] {
+        let [came, sent] =
+            [images.join("micro"), sent.clone()].map(|dir| std::fs::read(dir.join(file)).expect("a file"));
+        assert!(came == sent, "{file}");
+    }
+    let left = std::fs::read_dir(&images).expect("a folder").flatten().map(|entry| entry.file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["micro"], "nothing else is there");
+    // The service's own host takes no more.
+    let own = admin.get("/api/v1/admin/hosts").await.body;
+    let own =
+        own["data"].as_array().expect("hosts").iter().find(|host| host["id"] != found["id"]).expect("another one");
+    let cordoned = admin.act(&format!("/api/v1/admin/hosts/{}/cordon", own["id"].as_str().expect("an id"))).await;
+    assert_eq!(cordoned.status, 202, "{cordoned:?}");
+    let id = admin.create_vm(with_login(&service)).await;
+    let vm = ready(&admin, &id).await;
+    assert_eq!(vm["host_id"], found["id"]);
+    assert_eq!(says(&service, &vm, "hostname"), "web");
+    admin.delete(&format!("/vms/{id}")).await;
+    admin.gone(&id).await;
 }

@@ -2,7 +2,7 @@
 
 use berth_domain::ids::HostId;
 use berth_server::db::sql;
-use berth_testkit::{Answer, Caller, Guest, Platform};
+use berth_testkit::{Answer, Caller, Guest, Platform, vm};
 use serde_json::{Value, json};
 
 const HOSTS: &str = "/api/v1/admin/hosts";
@@ -185,7 +185,10 @@ async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
     admin.act(&format!("{HOSTS}/{own}/token")).await.refused(409, "conflict");
     let guest = ready(&platform, "one").await;
     assert_eq!(admin.act(&format!("{HOSTS}/{own}/cordon")).await.status, 202);
-    let there = admin.running_vm("there").await;
+    let mut body = vm("there");
+    body["delete_root_disk"] = json!(true);
+    let there = admin.create_vm(body).await;
+    admin.reaches(&there, "running").await;
     assert_eq!(admin.get(&format!("/vms/{there}")).await.body["host_id"], json!(guest.id));
     let path = format!("{HOSTS}/{}", guest.id);
     let refusal = admin.delete(&path).await;
@@ -197,7 +200,7 @@ async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
     assert_eq!(admin.delete(&format!("{path}?lost=true")).await.status, 204);
     // It is told to be gone, and its owner can let go of it; what is new goes elsewhere.
     admin.reaches(&there, "failed").await;
-    assert_eq!(admin.delete(&format!("/vms/{there}?delete_root_disk=true")).await.status, 202);
+    assert_eq!(admin.delete(&format!("/vms/{there}")).await.status, 202);
     admin.gone(&there).await;
     assert_eq!(admin.act(&format!("{HOSTS}/{own}/uncordon")).await.status, 202);
     admin.running_vm("here").await;

@@ -27,6 +27,7 @@ mod host;
 mod idempotency;
 mod identity;
 mod image;
+mod image_travel;
 mod join;
 mod keeper;
 mod leader;

@@ -80,6 +80,7 @@ impl Vms {
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             backup_failures: AtomicU64::new(0),
+            travels: reconcile::image_travel::Travels::default(),
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
@@ -120,6 +121,7 @@ impl Vms {
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
+        tasks.spawn(reconcile::image_travel::watch(self.clone(), stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
         if let Some(place) = self.inner.names.clone() {
             tasks.spawn(nameserver::serve(self.clone(), place, stop.clone()));
@@ -175,6 +177,7 @@ impl Vms {
             "# HELP berth_backup_failures_total Backups that failed since the service began.\n\
              # TYPE berth_backup_failures_total counter\nberth_backup_failures_total {failures}\n"
         ));
+        text.push_str(&self.travels().lines());
         Ok(text)
     }
 }

@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::carrying::Carrying;
 use super::depot::Depot;
+use super::reconcile::image_travel::Travels;
 use super::slots::Slots;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog};
@@ -41,6 +42,7 @@ pub(super) struct Inner {
     pub next_address: AtomicU32,
     pub metrics: metrics::Metrics,
     pub backup_failures: AtomicU64,
+    pub travels: Travels,
     pub views: views::Views,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
@@ -135,6 +137,11 @@ impl Vms {
     /// One more backup failed.
     pub(in crate::services::vm) fn count_failed_backup(&self) {
         self.inner.backup_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Images that go from host to host.
+    pub(in crate::services::vm) fn travels(&self) -> &Travels {
+        &self.inner.travels
     }
 
     pub(in crate::services::vm) fn views(&self) -> &views::Views {

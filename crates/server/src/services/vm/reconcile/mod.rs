@@ -10,6 +10,7 @@ mod disk_travel;
 mod download;
 pub(super) mod host;
 pub mod image;
+pub mod image_travel;
 pub mod project_image;
 mod reach;
 mod transfer;

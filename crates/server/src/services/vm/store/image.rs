@@ -1,5 +1,7 @@
 //! Rows of images.
 
+use std::collections::HashSet;
+
 use berth_domain::Timestamp;
 use berth_domain::vm::ImageStatus;
 
@@ -103,6 +105,13 @@ pub async fn put(tx: &mut Tx, image: &ImageRow) -> Result<(), DbError> {
 /// Ids of every image that somebody may see.
 pub async fn ids(db: &Db) -> Result<Vec<String>, DbError> {
     sql("SELECT id FROM images WHERE deleted_at IS NULL").fetch_all(db).await
+}
+
+/// Ids of images that do not go to other hosts now: they are on their way in, or nobody wants them any more.
+pub async fn that_stay(db: &Db) -> Result<HashSet<String>, DbError> {
+    let ids: Vec<String> =
+        sql("SELECT id FROM images WHERE status IN ('importing', 'deleting', 'deleted')").fetch_all(db).await?;
+    Ok(ids.into_iter().collect())
 }
 
 /// What the imports under way come from.

@@ -1,0 +1,173 @@
+//! Carries images of the platform from hosts that have them to those that do not.
+//!
+//! Which go where is decided from what each host says it has (`domain::vm::image_travel`), when hosts come or go, when something
+//! has arrived, and every minute, since an image may be built anew beside a running service. No row knows of it: whoever died
+//! in the middle left nothing that anybody sees, and the next look begins anew.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use berth_domain::ids::HostId;
+use berth_domain::vm::image_travel::{Stock, Travel, next};
+use berth_domain::{Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::vm::travel::{Progress, carry};
+use berth_host::vm::{Edition, Engine};
+use futures::future::join_all;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::services::vm::{Vms, store};
+
+/// Between two looks, where nothing happens.
+const LOOK: Duration = Duration::from_mins(1);
+/// How long a host may take to say what it has.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Seconds until another try, after one that broke off, and after one that a host refused, as it does where it has no room.
+const AGAIN: i64 = 50;
+const AFTER_A_REFUSAL: i64 = 600;
+
+/// What became of images that went from host to host, since the service began.
+#[derive(Default)]
+pub struct Travels {
+    under_way: Mutex<HashMap<Travel, Arc<Progress>>>,
+    arrived: AtomicU64,
+    broken_off: AtomicU64,
+    refused: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// Hosts that are given time, each for an edition.
+type Resting = HashMap<(HostId, Edition), Timestamp>;
+
+impl Travels {
+    fn under_way(&self) -> MutexGuard<'_, HashMap<Travel, Arc<Progress>>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, outcome: &std::result::Result<u64, EngineError>) {
+        let of = match outcome {
+            Ok(bytes) => {
+                self.bytes.fetch_add(*bytes, Ordering::Relaxed);
+                &self.arrived
+            }
+            Err(error) if error.is_final() => &self.refused,
+            Err(_) => &self.broken_off,
+        };
+        of.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The same as lines of metrics.
+    pub fn lines(&self) -> String {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let mut text = String::from(
+            "# HELP berth_image_travels_total Images that went from host to host, by outcome.\n\
+             # TYPE berth_image_travels_total counter\n",
+        );
+        for (outcome, of) in [("arrived", &self.arrived), ("broken_off", &self.broken_off), ("refused", &self.refused)]
+        {
+            text.push_str(&format!("berth_image_travels_total{{outcome=\"{outcome}\"}} {}\n", count(of)));
+        }
+        let going = self.under_way();
+        let left: u64 = going.values().map(|way| count(&way.bytes).saturating_sub(count(&way.carried))).sum();
+        text.push_str(&format!(
+            "# HELP berth_image_travel_bytes_total Bytes of images that arrived.\n\
+             # TYPE berth_image_travel_bytes_total counter\nberth_image_travel_bytes_total {}\n\
+             # HELP berth_image_travels_under_way Images that are on their way.\n\
+             # TYPE berth_image_travels_under_way gauge\nberth_image_travels_under_way {}\n\
+             # HELP berth_image_travel_left_bytes Bytes that are still to come of those.\n\
+             # TYPE berth_image_travel_left_bytes gauge\nberth_image_travel_left_bytes {left}\n",
+            count(&self.bytes),
+            going.len(),
+        ));
+        text
+    }
+}
+
+/// Has every host get the images that it lacks, until told to stop. What is under way then is given up.
+pub async fn watch(vms: Vms, stop: CancellationToken) {
+    let (mut changes, mut ticks) = (vms.fleet().changes(), tokio::time::interval(LOOK));
+    let (mut going, mut resting) = (JoinSet::new(), Resting::new());
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+            changed = changes.changed() => if changed.is_err() { return },
+            Some(ended) = going.join_next() => resting.extend(ended.ok().flatten()),
+        }
+        resting.retain(|_, until| *until > vms.clock().now());
+        match due(&vms, &resting).await {
+            Err(error) => tracing::warn!(%error, "nobody knows which images hosts lack; trying again"),
+            Ok(due) => due.into_iter().for_each(|travel| drop(going.spawn(go(vms.clone(), travel)))),
+        }
+    }
+}
+
+/// The travels to begin now.
+async fn due(vms: &Vms, resting: &Resting) -> Result<Vec<Travel>> {
+    let hosts = vms.fleet().all();
+    if hosts.len() < 2 {
+        return Ok(Vec::new());
+    }
+    let stocks = join_all(hosts.into_iter().map(|(host, engines)| stock(host, engines.vm))).await;
+    let mut stocks: Vec<Stock> = stocks.into_iter().flatten().collect();
+    // The service's own host sends first, so that others do where it has something else to do.
+    stocks.sort_by_key(|stock| (stock.host != vms.host(), stock.host));
+    let barred = store::image::that_stay(vms.db()).await?;
+    let going: Vec<Travel> = vms.travels().under_way().keys().cloned().collect();
+    let may =
+        |edition: &Edition, to: HostId| !barred.contains(&edition.id) && !resting.contains_key(&(to, edition.clone()));
+    Ok(next(&stocks, &going, may))
+}
+
+/// What a host has; nothing is known of one that does not say.
+async fn stock(host: HostId, engine: Arc<dyn Engine>) -> Option<Stock> {
+    let said = tokio::time::timeout(PATIENCE, engine.editions()).await.ok()?;
+    match said {
+        Ok(editions) => Some(Stock { host, editions }),
+        Err(error) => {
+            tracing::debug!(%host, %error, "a host does not say which images it has");
+            None
+        }
+    }
+}
+
+/// Carries an image; answers how long its host is given time, where it did not arrive.
+async fn go(vms: Vms, travel: Travel) -> Option<((HostId, Edition), Timestamp)> {
+    let progress = Arc::<Progress>::default();
+    vms.travels().under_way().insert(travel.clone(), progress.clone());
+    let _ended = Ended(&vms, &travel);
+    let Travel { edition: Edition { id: image, version, .. }, from, to } = &travel;
+    tracing::info!(image, version, %from, %to, "an image begins to go to another host");
+    let began = Instant::now();
+    let outcome = async {
+        let (source, target) = (vms.fleet().of(*from)?, vms.fleet().of(*to)?);
+        carry(&*source.vm, &*target.vm, &travel.edition, &progress).await
+    };
+    let outcome = outcome.await;
+    vms.travels().end(&outcome);
+    let seconds = began.elapsed().as_secs_f64();
+    match outcome {
+        Ok(bytes) => {
+            tracing::info!(image, version, %from, %to, bytes, seconds, "an image has arrived on another host");
+            None
+        }
+        Err(error) => {
+            let bytes = progress.carried.load(Ordering::Relaxed);
+            tracing::warn!(image, version, %from, %to, bytes, seconds, %error, "an image has not arrived on another host");
+            let again = if error.is_final() { AFTER_A_REFUSAL } else { AGAIN };
+            Some(((*to, travel.edition.clone()), vms.clock().now().plus_seconds(again)))
+        }
+    }
+}
+
+/// Takes a travel off the list, however it ends.
+struct Ended<'a>(&'a Vms, &'a Travel);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.travels().under_way().remove(self.1);
+    }
+}
