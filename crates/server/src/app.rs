@@ -34,7 +34,7 @@ pub use doctor::{Report, doctor, doctor_of_gpus};
 pub use doors::{Bound, Doors};
 pub use joined::{Answer, Joined, Request, Wanted, join, joined, serve_host};
 
-pub use crate::services::host::Engines;
+pub use crate::services::fleet::Engines;
 
 use crate::config::{self, Config};
 use crate::db::{Db, DbError, keeper};
@@ -50,8 +50,8 @@ use crate::http::seats::Seats;
 use crate::http::streams::Streams;
 use crate::http::tls::Certificate;
 use crate::seal::Sealer;
+use crate::services::fleet::Fleet;
 use crate::services::gateway::Gateway;
-use crate::services::host::Fleet;
 use crate::services::identity::{FirstLogin, Identity};
 use crate::services::network::Networks;
 use crate::services::project::Projects;

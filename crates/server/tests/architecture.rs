@@ -219,6 +219,8 @@ fn requests_do_not_touch_the_host() {
         for (file, text) in sources(&below) {
             let joined = lines(&text).collect::<Vec<_>>().join("").replace(' ', "");
             assert!(!asks(&joined), "{file} asks the engine for more than a request may");
+            let may_ask = ["api/console.rs", "api/screen.rs", "api/export.rs"].iter().any(|it| file.ends_with(it));
+            assert!(may_ask || !joined.contains("engine_of("), "{file} asks a host for more than a request may");
         }
     }
 }

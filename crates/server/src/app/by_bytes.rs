@@ -16,7 +16,7 @@ use berth_host::wire::{Carrier, Remote, serve};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::services::host::Engines;
+use crate::services::fleet::Engines;
 
 /// Bytes under way in a pipe.
 const UNDER_WAY: usize = 64 << 10;

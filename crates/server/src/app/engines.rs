@@ -11,7 +11,7 @@ use berth_host::sandbox::qemu::QemuSandboxes;
 use berth_host::vm::qemu::QemuEngine;
 
 use crate::config::Config;
-use crate::services::host::Engines;
+use crate::services::fleet::Engines;
 
 /// The configuration with the address that VMs share on this host. One that it does not have keeps nothing else from being
 /// served: it may come. What leads to a bridge has to be there.

@@ -22,7 +22,7 @@ use super::process::{ENDING, Signals, begin, ended};
 use super::{listener, lock, own};
 use crate::config::Config;
 use crate::private_file;
-use crate::services::host::Engines;
+use crate::services::fleet::Engines;
 
 /// The file in a data folder that says which platform it joined.
 const FILE: &str = "joined.json";

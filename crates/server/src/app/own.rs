@@ -16,7 +16,8 @@ use crate::config::Config;
 use crate::db::Db;
 use crate::db::keeper::Keeper;
 use crate::seal::Sealer;
-use crate::services::host::{Engines, Enrolment, Fleet, Hosts, Own, Probe};
+use crate::services::fleet::{Engines, Fleet};
+use crate::services::host::{Enrolment, Hosts, Own, Probe};
 use crate::services::identity::Identity;
 
 /// Gives it its row, and begins the fleet with it.

@@ -5,6 +5,7 @@
 
 mod chosen_key;
 mod firewall;
+pub mod fleet;
 pub mod gateway;
 pub mod host;
 pub mod identity;

@@ -7,9 +7,10 @@ use berth_domain::Result;
 use berth_host::link::{Authority, Patience};
 use tokio::sync::Notify;
 
-use super::{Fleet, Hosts, authority};
+use super::{Hosts, authority};
 use crate::http::client_address::ClientNetwork;
 use crate::seal::Sealer;
+use crate::services::fleet::Fleet;
 
 /// Counts a try of somebody who is not signed in, for where they come from.
 pub type Counted = Arc<dyn Fn(ClientNetwork) -> Result<()> + Send + Sync>;

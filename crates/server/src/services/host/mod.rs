@@ -16,7 +16,6 @@
 mod api;
 mod authority;
 mod enrolment;
-mod fleet;
 mod ops;
 mod reconcile;
 mod service;
@@ -37,7 +36,6 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::db::{Db, machine};
 
 pub use enrolment::Enrolment;
-pub use fleet::{Engines, Fleet};
 pub use service::{Hosts, Own, Probe};
 pub use store::host::{HostRow, all, joined};
 

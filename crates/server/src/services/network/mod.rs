@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::Holder;
-use super::host::Fleet;
+use super::fleet::Fleet;
 use crate::db::{Db, DbError, Tx};
 use crate::http::auth::{AnyOf, Right};
 use crate::work::lifecycle::Lifecycle;

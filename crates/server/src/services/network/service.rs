@@ -5,7 +5,7 @@ use std::sync::Arc;
 use berth_host::clock::Clock;
 
 use crate::db::Db;
-use crate::services::host::Fleet;
+use crate::services::fleet::Fleet;
 
 /// The network service.
 #[derive(Clone)]

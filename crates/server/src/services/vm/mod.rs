@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
-use super::host::Fleet;
+use super::fleet::Fleet;
 use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;

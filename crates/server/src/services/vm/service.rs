@@ -21,7 +21,7 @@ use super::slots::Slots;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog};
 use crate::db::Db;
-use crate::services::host::Fleet;
+use crate::services::fleet::Fleet;
 
 /// The VM service.
 #[derive(Clone)]

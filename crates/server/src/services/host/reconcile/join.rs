@@ -16,8 +16,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::db::DbError;
+use crate::services::fleet::Engines;
 use crate::services::host::store::host::HostRow;
-use crate::services::host::{Engines, Enrolment, store};
+use crate::services::host::{Enrolment, store};
 
 /// Between two looks at which hosts there are, if nobody says that one came or went.
 const LOOK: Duration = Duration::from_secs(5);

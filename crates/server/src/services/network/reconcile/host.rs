@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
-use crate::services::host::Engines;
+use crate::services::fleet::Engines;
 use crate::services::network::{Networks, store};
 
 /// Between two searches of the host.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::StepError;
 use crate::db::{Db, DbError};
-use crate::services::host::Engines;
+use crate::services::fleet::Engines;
 use crate::services::vm::{Vms, store};
 use crate::work::Poker;
 use crate::work::host::{self, MachineOwners, Sentences, end_unowned};
