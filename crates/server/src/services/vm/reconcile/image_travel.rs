@@ -94,7 +94,7 @@ pub async fn watch(vms: Vms, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
-            changed = changes.changed() => if changed.is_err() { return },
+            told = changes.changed() => if told.is_err() { return },
             Some(ended) = going.join_next() => resting.extend(ended.ok().flatten()),
         }
         resting.retain(|_, until| *until > vms.clock().now());
