@@ -1,4 +1,4 @@
-//! Carries images of the platform from hosts that have them to those that do not.
+//! Carries images of the platform from the service's own host to those that joined.
 //!
 //! Which go where is decided from what each host says it has (`domain::vm::image_travel`), when hosts come or go, when something
 //! has arrived, and every minute, since an image may be built anew beside a running service. No row knows of it: whoever died
@@ -19,6 +19,7 @@ use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::services::fleet::Engines;
 use crate::services::vm::{Vms, store};
 
 /// Between two looks, where nothing happens.
@@ -94,7 +95,7 @@ pub async fn watch(vms: Vms, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
-            alive = changes.changed() => if alive.is_err() { return },
+            told = changes.changed() => if told.is_err() { return },
             Some(ended) = going.join_next() => resting.extend(ended.ok().flatten()),
         }
         resting.retain(|_, until| *until > vms.clock().now());
@@ -107,19 +108,20 @@ pub async fn watch(vms: Vms, stop: CancellationToken) {
 
 /// The travels to begin now.
 async fn due(vms: &Vms, resting: &Resting) -> Result<Vec<Travel>> {
-    let hosts = vms.fleet().all();
-    if hosts.len() < 2 {
+    let (own, others): (Vec<_>, Vec<_>) = vms.fleet().all().into_iter().partition(|(host, _)| *host == vms.host());
+    if others.is_empty() {
         return Ok(Vec::new());
     }
-    let stocks = join_all(hosts.into_iter().map(|(host, engines)| stock(host, engines.vm))).await;
-    let mut stocks: Vec<Stock> = stocks.into_iter().flatten().collect();
-    // The service's own host sends first, so that others do where it has something else to do.
-    stocks.sort_by_key(|stock| (stock.host != vms.host(), stock.host));
+    let said = async |hosts: Vec<(HostId, Engines)>| -> Vec<Stock> {
+        join_all(hosts.into_iter().map(|(host, engines)| stock(host, engines.vm))).await.into_iter().flatten().collect()
+    };
+    let (own, others) = tokio::join!(said(own), said(others));
+    let own: Vec<Edition> = own.into_iter().flat_map(|stock| stock.editions).collect();
     let barred = store::image::that_stay(vms.db()).await?;
     let going: Vec<Travel> = vms.travels().under_way().keys().cloned().collect();
     let may =
         |edition: &Edition, to: HostId| !barred.contains(&edition.id) && !resting.contains_key(&(to, edition.clone()));
-    Ok(next(&stocks, &going, may))
+    Ok(next(&own, &others, &going, may))
 }
 
 /// What a host has; nothing is known of one that does not say.
@@ -139,24 +141,24 @@ async fn go(vms: Vms, travel: Travel) -> Option<((HostId, Edition), Timestamp)> 
     let progress = Arc::<Progress>::default();
     vms.travels().under_way().insert(travel.clone(), progress.clone());
     let _ended = Ended(&vms, &travel);
-    let Travel { edition: Edition { id: image, version, .. }, from, to } = &travel;
-    tracing::info!(image, version, %from, %to, "an image begins to go to another host");
+    let Travel { edition: Edition { id: image, version, .. }, to } = &travel;
+    tracing::info!(image, version, %to, "an image begins to go to another host");
     let began = Instant::now();
     let outcome = async {
-        let (source, target) = (vms.fleet().of(*from)?, vms.fleet().of(*to)?);
-        carry(&*source.vm, &*target.vm, &travel.edition, &progress).await
+        let target = vms.fleet().of(*to)?;
+        carry(vms.engine(), &*target.vm, &travel.edition, &progress).await
     };
     let outcome = outcome.await;
     vms.travels().end(&outcome);
     let seconds = began.elapsed().as_secs_f64();
     match outcome {
         Ok(bytes) => {
-            tracing::info!(image, version, %from, %to, bytes, seconds, "an image has arrived on another host");
+            tracing::info!(image, version, %to, bytes, seconds, "an image has arrived on another host");
             None
         }
         Err(error) => {
             let bytes = progress.carried.load(Ordering::Relaxed);
-            tracing::warn!(image, version, %from, %to, bytes, seconds, %error, "an image has not arrived on another host");
+            tracing::warn!(image, version, %to, bytes, seconds, %error, "an image has not arrived on another host");
             let again = if error.is_final() { AFTER_A_REFUSAL } else { AGAIN };
             Some(((*to, travel.edition.clone()), vms.clock().now().plus_seconds(again)))
         }
