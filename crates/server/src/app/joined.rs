@@ -2,7 +2,7 @@
 //! the service that asks it; it opens no database, and once it has joined it asks nobody anything.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -210,6 +210,10 @@ pub async fn serve_host(config: Config) -> Result<()> {
 
 async fn serve(config: Config, joined: Joined, _lock: lock::DataDir) -> Result<()> {
     let listener = bind(joined.listen).await?;
+    let config = match own_address(&joined) {
+        Some(address) => Config { network: config.network.clone().for_a_joined_host(address), ..config },
+        None => config,
+    };
     let config = reached(&config)?;
     let engines = Engines::of_this_host(&config).await?;
     let lost = Lost::new(&config.data_dir, config.lost.days);
@@ -269,6 +273,12 @@ async fn bind(address: SocketAddr) -> Result<TcpListener> {
     listener::bound(address).await.with_context(|| {
         format!("cannot listen on {address}; is another program there? Choose another address with --listen")
     })
+}
+
+/// The address that others find this host at, where it is told as such; else the one on which it listens.
+fn own_address(joined: &Joined) -> Option<IpAddr> {
+    let told = joined.address.parse::<SocketAddr>().ok().map(|told| told.ip());
+    told.or_else(|| Some(joined.listen.ip()).filter(|ip| !ip.is_unspecified()))
 }
 
 /// What this machine calls itself.

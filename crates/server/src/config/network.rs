@@ -52,6 +52,9 @@ pub struct Network {
     /// Local networks and addresses of the host that owners of sandboxes may unlock by a rule of `allow`; none by default.
     #[serde(deserialize_with = "networks")]
     pub unlock: Vec<IpNet>,
+    /// Whether the configuration says how VMs are reached, or that follows from where the API listens.
+    #[serde(skip)]
+    pub is_said: bool,
 }
 
 impl Default for Network {
@@ -68,6 +71,7 @@ impl Default for Network {
             domain: None,
             dns_listen: None,
             unlock: Vec::new(),
+            is_said: false,
         }
     }
 }
@@ -117,11 +121,14 @@ impl Network {
         VmNetwork { reached: self.reached(), is_bridged: self.bridged().is_some() }
     }
 
-    /// What a host has that joined others at this address, and whose configuration says nothing of `[network]`: its VMs
-    /// share the address. By addresses of this machine alone (`user`) nobody would reach them, since those who want to are
-    /// elsewhere.
-    pub fn for_a_joined_host(address: IpAddr) -> Self {
-        Self { mode: Some(NetworkMode::Shared), address: Some(address), ..Self::default() }
+    /// The same for a host that joined at this address: where its configuration does not say how VMs are reached, they share
+    /// that. By addresses of this machine alone (`user`) nobody would reach them, since those who want to are elsewhere.
+    #[must_use]
+    pub fn for_a_joined_host(self, address: IpAddr) -> Self {
+        if self.is_said {
+            return self;
+        }
+        Self { mode: Some(NetworkMode::Shared), address: Some(address), ..self }
     }
 
     /// The bridge that carries the networks of VMs, where one does.
@@ -144,6 +151,7 @@ impl Network {
     /// Fills in what follows from where the API listens.
     pub(super) fn complete(&mut self, on_loopback: bool, listen: SocketAddr) -> Result<()> {
         let default = if on_loopback { NetworkMode::User } else { NetworkMode::Shared };
+        self.is_said = self.mode.is_some();
         let mode = *self.mode.get_or_insert(default);
         let (first, last) = self.ports;
         ensure!(first >= FIRST_PORT, "network.ports must begin at 1024 or above");
@@ -353,11 +361,14 @@ mod tests {
     fn the_vms_of_a_joined_host_share_the_address_that_it_joined_with() {
         for address in ["127.0.0.3", "::1"] {
             let address: IpAddr = address.parse().unwrap();
-            let network = Network::for_a_joined_host(address).at_this_host().unwrap();
+            let network = Network::default().for_a_joined_host(address).at_this_host().unwrap();
             let shared = Reached::Shared(Shared { address, ports: PORTS });
             assert_eq!(network.of_vms(), VmNetwork { reached: shared, is_bridged: false });
         }
-        let elsewhere = Network::for_a_joined_host([192, 0, 2, 7].into()).at_this_host();
+        let mut said: Network = toml::from_str("mode = \"user\"").unwrap();
+        said.complete(true, "127.0.0.1:8080".parse().unwrap()).unwrap();
+        assert_eq!(said.for_a_joined_host([127, 0, 0, 3].into()).reached(), Reached::Here);
+        let elsewhere = Network::default().for_a_joined_host([192, 0, 2, 7].into()).at_this_host();
         assert!(elsewhere.unwrap_err().to_string().contains("which this machine does not have"));
     }
 
