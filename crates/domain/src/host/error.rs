@@ -22,7 +22,22 @@ pub enum EngineError {
 /// The result of what a host was asked.
 pub type Result<T> = std::result::Result<T, EngineError>;
 
+/// Most characters of what a host says that it could not do.
+pub const MOST_SAID: usize = 1000;
+
 impl EngineError {
+    /// The same in so many characters at most, and without those that are no text: a host may say anything.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let text = |text: String| -> String { text.chars().filter(|c| !c.is_control()).take(MOST_SAID).collect() };
+        match self {
+            Self::Transient(said) => Self::Transient(text(said)),
+            Self::Permanent(said) => Self::Permanent(text(said)),
+            Self::NoCapacity(said) => Self::NoCapacity(text(said)),
+            Self::Outdated(known) => Self::Outdated(known),
+        }
+    }
+
     /// Whether trying again will not help.
     pub const fn is_final(&self) -> bool {
         match self {

@@ -99,7 +99,7 @@ impl Remote {
                 Told::Working => {}
                 Told::Lines(text) => lines(&text),
                 Told::Said(answer) => return Ok(answer),
-                Told::Failed(error) => return Err(error),
+                Told::Failed(error) => return Err(error.bounded()),
             }
         }
     }

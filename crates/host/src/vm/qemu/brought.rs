@@ -39,7 +39,10 @@ impl QemuEngine {
         machine::grow_file(&raw, gib(brought.size_gb)).await.map_err(qemu_failed)?;
         tokio::fs::File::open(&half).await.map_err(transient)?.sync_all().await.map_err(transient)?;
         fault::point("disk.of_file.unpacked").await.map_err(transient)?;
-        tokio::fs::rename(&half, &whole).await.map_err(transient)
+        tokio::fs::rename(&half, &whole).await.map_err(transient)?;
+        // Where it came from it may be removed as soon as it is here.
+        let folder = tokio::fs::File::open(self.disks()).await.map_err(transient)?;
+        folder.sync_all().await.map_err(transient)
     }
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.

@@ -20,6 +20,7 @@ mod service;
 mod slots;
 pub mod store;
 mod told;
+mod travels;
 mod views;
 pub mod wire;
 mod zone;
@@ -80,7 +81,7 @@ impl Vms {
             next_address: AtomicU32::new(config.vm.first_address.to_bits()),
             metrics: metrics::Metrics::default(),
             backup_failures: AtomicU64::new(0),
-            travels: reconcile::image_travel::Travels::default(),
+            travels: travels::Travels::default(),
             views: views::Views::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),

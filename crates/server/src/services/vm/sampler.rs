@@ -7,6 +7,9 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{INTERVAL, KEPT, Sample};
 use super::{Vms, store};
 
+/// How long a host may take to say what a machine uses.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// Samples every running machine until told to stop.
 pub async fn sample(vms: Vms, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(Duration::from_secs(INTERVAL.unsigned_abs()));
@@ -21,7 +24,7 @@ pub async fn sample(vms: Vms, stop: CancellationToken) {
         };
         for (id, machine, host) in machines {
             let Ok(engine) = vms.engine_of(host) else { continue };
-            if let Some(usage) = engine.usage(machine).await {
+            if let Ok(Some(usage)) = tokio::time::timeout(PATIENCE, engine.usage(machine)).await {
                 vms.metrics().add(id, Sample { at: vms.clock().now(), usage });
             }
         }

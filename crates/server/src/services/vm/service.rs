@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 
 use super::carrying::Carrying;
 use super::depot::Depot;
-use super::reconcile::image_travel::Travels;
 use super::slots::Slots;
+use super::travels::Travels;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog};
 use crate::db::Db;

@@ -24,6 +24,11 @@ use crate::services::host::{Enrolment, store};
 const LOOK: Duration = Duration::from_secs(5);
 /// Between two looks at a host that answers.
 const FRESH: Duration = Duration::from_secs(10);
+/// Between two looks at one whose line breaks at once each time.
+const AT_LEAST: Duration = Duration::from_millis(500);
+/// Most GPUs of a host, and characters of each word that it says of itself.
+const GPUS: usize = 64;
+const WORD: usize = 200;
 /// Between two tries to reach one that does not.
 const RETRY: Duration = Duration::from_secs(2);
 
@@ -145,7 +150,10 @@ async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
             // One that breaks is tried again at once, so that what is wrong stands in the row soon.
-            () = line.ended() => {}
+            () = async {
+                line.ended().await;
+                tokio::time::sleep(AT_LEAST).await;
+            } => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -241,12 +249,18 @@ impl Asked {
 }
 
 fn fresh(known: HostRow, found: Found, now: Timestamp) -> HostRow {
-    let Presence { name, version, boot, cpus, memory_mb, overcommit, missing } = found.presence;
+    let Presence { name, version, boot, cpus, memory_mb, mut overcommit, missing } = found.presence;
+    let word = |text: String| -> String { text.chars().filter(|c| !c.is_control()).take(WORD).collect() };
+    let (name, version, boot, missing) = (word(name), word(version), word(boot), missing.map(word));
+    overcommit.retain(|kind, _| ["vm", "sandbox"].contains(&kind.as_str()));
     let state = if known.state == State::Lost { State::Ready } else { known.state };
     HostRow {
         name,
         capacity: Capacity { cpus, memory_mb },
-        gpus: found.gpus.unwrap_or(known.gpus),
+        gpus: found.gpus.map_or(known.gpus, |mut gpus| {
+            gpus.truncate(GPUS);
+            gpus
+        }),
         overcommit,
         boot: Some(boot),
         version: Some(version),

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use berth_host::EngineError;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
@@ -12,6 +13,8 @@ use crate::services::network::{Networks, store};
 
 /// Between two searches of the host.
 const SWEEP: Duration = Duration::from_mins(10);
+/// How long a search of one host may take.
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Wait after a search that failed.
 const RETRY: Duration = Duration::from_mins(1);
 
@@ -34,7 +37,9 @@ pub async fn watch(networks: Networks, stop: CancellationToken) {
 /// Removes what no row owns. What cannot be removed keeps none of the others.
 async fn search(networks: &Networks) -> Result<(), StepError> {
     for (host, engines) in networks.fleet().all() {
-        if let Err(error) = search_host(networks, &engines).await {
+        let searched = tokio::time::timeout(PATIENCE, search_host(networks, &engines)).await;
+        let silent = |_| Err(EngineError::Transient("it does not answer".into()).into());
+        if let Err(error) = searched.unwrap_or_else(silent) {
             if host == networks.fleet().own() {
                 return Err(error);
             }

@@ -2,6 +2,7 @@
 
 use berth_domain::host::network::{Member, NetworkSpec};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use berth_domain::ids::{HostId, NetworkId, Owner};
 use berth_domain::network::{NetworkStep, next};
@@ -9,11 +10,16 @@ use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 
 use super::{StepError, fault};
+use tokio::time::timeout;
+
 use crate::db::{Tx, network};
 use crate::services::network::store::network::{MemberRow, NetworkRow};
 use crate::services::network::{Networks, store};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
+
+/// How long a host may take to take a network, or to let go of it.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The lives of networks.
 pub struct NetworkLife {
@@ -92,7 +98,9 @@ impl NetworkLife {
         let hosts: BTreeSet<_> = members.iter().map(|member| member.host.unwrap_or(own).0).chain([own.0]).collect();
         let spec = spec(row, members);
         for host in hosts {
-            self.networks.fleet().of(HostId(host))?.network.set(&spec).await?;
+            let engine = self.networks.fleet().of(HostId(host))?.network;
+            let silent = || EngineError::Transient("a host does not take a network".into());
+            timeout(PATIENCE, engine.set(&spec)).await.map_err(|_| silent())??;
         }
         fault("network", "tell", "done").await?;
         let mut tx = self.networks.db().begin().await?;
@@ -107,8 +115,10 @@ impl NetworkLife {
     async fn remove(&self, row: &NetworkRow) -> Result<(), StepError> {
         // One that is away has it removed by the next search of it.
         for (host, engines) in self.networks.fleet().all() {
-            match engines.network.remove(row.id).await {
-                Err(error) if host == self.networks.fleet().own() => return Err(error.into()),
+            let own = host == self.networks.fleet().own();
+            let removed = timeout(PATIENCE, engines.network.remove(row.id)).await;
+            match removed.unwrap_or_else(|_| Err(EngineError::Transient("it does not answer".into()))) {
+                Err(error) if own => return Err(error.into()),
                 Err(error) => tracing::warn!(%host, network = %row.id, %error, "a host does not remove a network yet"),
                 Ok(()) => {}
             }

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use berth_domain::hex;
 use berth_domain::ids::HostId;
@@ -15,6 +16,7 @@ use berth_host::EngineError;
 use berth_host::vm::{BroughtDisk, Engine, ExportSource, Exported};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
 use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
@@ -25,6 +27,8 @@ use crate::services::vm::{Vms, store, told};
 
 /// Bytes that are under way at a time.
 const CHUNK: usize = 256 << 10;
+/// How long nothing of a disk may come.
+const SILENCE: Duration = Duration::from_secs(60);
 /// What the owner of a disk is told that is being brought to its VM.
 const UNDER_WAY: &str = "being brought to the host of its VM";
 
@@ -52,7 +56,7 @@ pub(super) async fn travel(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), 
     let (source, target) = (vms.engine_of(disk.host)?, vms.engine_of(Some(to))?);
     let Some(seen) = begin(vms, disk, to, &*target).await? else { return Ok(()) };
     let file = vms.engine().staging().await?.join(format!("{}.travel", disk.id));
-    let brought = bring(&*source, &*target, &file, &seen).await;
+    let brought = bring(vms, &*source, &*target, &file, &seen).await;
     // What stays is swept at the next start.
     let _ = tokio::fs::remove_file(&file).await;
     brought?;
@@ -62,7 +66,7 @@ pub(super) async fn travel(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), 
     if let Err(error) = stale.remove_disk(disk.id).await {
         tracing::warn!(disk = %disk.id, %error, "the former copy of a disk is not removed; a search of its host finds it");
     }
-    Ok(())
+    if has_moved { Ok(()) } else { Err(EngineError::Transient("its owner changed it meanwhile".into()).into()) }
 }
 
 /// Says that a disk is being brought, if the host has a place for it; else releases it, or says so where its VM waits.
@@ -95,9 +99,23 @@ async fn begin(vms: &Vms, disk: &DiskRow, to: HostId, target: &dyn Engine) -> Re
     Err(EngineError::Transient(reason).into())
 }
 
-async fn bring(source: &dyn Engine, target: &dyn Engine, file: &Path, disk: &DiskRow) -> Result<(), StepError> {
+async fn bring(
+    vms: &Vms,
+    source: &dyn Engine,
+    target: &dyn Engine,
+    file: &Path,
+    disk: &DiskRow,
+) -> Result<(), StepError> {
     let of = ExportSource::Disk { id: disk.id, of: None };
     let about = source.export(&of).await?;
+    if !may_have(&about, disk.extent.made_gb) {
+        return Err(EngineError::Transient("the host says more of the disk than that can have".into()).into());
+    }
+    // The file passes through the service's own disk.
+    if vms.engine().capacity().await?.room_bytes < i64::try_from(about.bytes).unwrap_or(i64::MAX) {
+        let missing = "the disk of the service has no room for what is brought from host to host";
+        return Err(EngineError::Transient(missing.into()).into());
+    }
     fetch(source, &of, &about, file).await?;
     fault("disk", "travel", "fetched").await?;
     // What an earlier try left there is no copy of what the disk is now.
@@ -107,6 +125,12 @@ async fn bring(source: &dyn Engine, target: &dyn Engine, file: &Path, disk: &Dis
     fault("disk", "travel", "brought").await
 }
 
+/// Whether the file of a disk of so many GiB may be so long: its content, and the tables of qcow2 beside that.
+pub(super) fn may_have(about: &Exported, size_gb: i64) -> bool {
+    let most = u64::try_from(size_gb).unwrap_or_default() << 30;
+    about.bytes <= most + (most >> 6) + (1 << 30)
+}
+
 /// Fetches the file that a host made of a disk, whole or not at all.
 async fn fetch(source: &dyn Engine, of: &ExportSource, about: &Exported, file: &Path) -> Result<(), EngineError> {
     let here = |error: std::io::Error| EngineError::Transient(format!("the disk cannot be fetched: {error}"));
@@ -114,8 +138,9 @@ async fn fetch(source: &dyn Engine, of: &ExportSource, about: &Exported, file: &
     let mut into = tokio::fs::File::create(file).await.map_err(here)?;
     let (mut hash, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; CHUNK]);
     loop {
-        let read = content.read(&mut chunk).await.map_err(here)?;
-        if read == 0 {
+        let read =
+            timeout(SILENCE, content.read(&mut chunk)).await.map_err(|silent| here(silent.into()))?.map_err(here)?;
+        if read == 0 || bytes > about.bytes {
             break;
         }
         hash.update(&chunk[..read]);
@@ -136,6 +161,14 @@ async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError
     let found = store::disk::load(&mut tx, seen.id).await?;
     let is_same = |found: &DiskRow| (found.updated_at, found.host, found.vm) == (seen.updated_at, seen.host, seen.vm);
     let Some(before) = found.filter(is_same) else { return Ok(false) };
+    // The host may have been removed, and the VM with it.
+    let vm = match before.vm {
+        Some(vm) => store::vm::load(&mut tx, vm).await?,
+        None => None,
+    };
+    if vm.and_then(|vm| vm.machine.host) != Some(to) || vms.fleet().of(to).is_err() {
+        return Ok(false);
+    }
     let row = DiskRow { host: Some(to), message: None, work_at: None, updated_at: now, ..before.clone() };
     write(&mut tx, &before, &row).await?;
     if let Some(vm) = row.vm

@@ -145,6 +145,10 @@ impl VmsOnHost {
     }
 
     async fn set_aside(&self, id: DiskId, now: Timestamp) -> Result<(), StepError> {
+        // It may have come here since it was looked for.
+        if store::disk::living(self.vms.db(), self.host).await?.contains(&id) {
+            return Ok(());
+        }
         let into = self.vms.lost().folder("disks", now).await.map_err(Error::internal)?;
         tracing::warn!(disk = %id, into = %into.display(), "setting a disk aside that no row owns");
         Ok(self.engine().set_aside_disk(id, &into).await?)

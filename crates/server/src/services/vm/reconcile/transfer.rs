@@ -1,6 +1,7 @@
 //! Bytes of backups on their way: from the host to the store, and back into a file. Of each there is one part in memory.
 
 use std::path::Path;
+use std::time::Duration;
 
 use berth_domain::hex;
 use berth_host::EngineError;
@@ -9,11 +10,16 @@ use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
 
+use super::disk_travel::may_have;
 use super::{StepError, fault};
 use crate::services::vm::depot::{Depot, DepotError, PART};
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::{Vms, store as rows};
+
+/// How long a part of a disk may take to come.
+const SILENCE: Duration = Duration::from_mins(5);
 
 /// What the store has of a backup, read back.
 pub(super) struct Stored {
@@ -75,6 +81,9 @@ pub(super) async fn store<F: Future<Output = ()>>(
     let host = rows::disk_snapshot::load(vms.db(), snapshot).await.map_err(StepError::from)?.and_then(|row| row.host);
     let engine = vms.engine_of(host)?;
     let file = engine.export(&of).await?;
+    if !may_have(&file, backup.size_gb) {
+        return Err(EngineError::Permanent("the host says more of the disk than that can have".into()).into());
+    }
     fault("backup", "store", "exported").await?;
     let parts = send(&*engine, depot, (backup, &of, &file), &told).await?;
     depot.keep(backup.id, parts).await?;
@@ -140,7 +149,8 @@ async fn send<F: Future<Output = ()>>(
         let mut bytes = Vec::with_capacity(usize::try_from(part.bytes).unwrap_or_default());
         let mut content = engine.exported(of, &file.sha256, part).await?;
         let broke_off = |error: std::io::Error| EngineError::Transient(error.to_string());
-        content.read_to_end(&mut bytes).await.map_err(broke_off)?;
+        let read = timeout(SILENCE, content.read_to_end(&mut bytes)).await;
+        read.map_err(|silent| broke_off(silent.into()))?.map_err(broke_off)?;
         if bytes.len() as u64 != part.bytes {
             return Err(EngineError::Transient("the file of the disk broke off".into()).into());
         }

@@ -15,8 +15,9 @@ use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, due, page_of, s
 
 /// The table.
 const TABLE: &str = "disks";
-/// Those that are not gone, and may be on a host.
-const LIVING: &str = "SELECT id FROM disks WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
+/// Those that are not gone, and may be on a host, or on their way to it.
+const LIVING: &str = "SELECT id FROM disks WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1 \
+     OR vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1))";
 
 /// A disk as its row has it.
 #[derive(Clone, Debug)]
