@@ -76,6 +76,9 @@ const GROWTH: &[&str] = &["disk.grow.before", "disk.grow.placed", "disk.grow.don
 const GROWTH_OF_VM: &[&str] = &["vm.grow_disk.before", "disk.grow.placed", "disk.grow.done", "vm.grow_disk.after"];
 /// Of a data disk that comes to a VM that runs, and leaves it.
 const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.attach_disk.after"];
+/// Of a data disk that is brought to the host of its VM.
+pub const TRAVEL: &[&str] =
+    &["disk.travel.before", "disk.travel.fetched", "disk.travel.brought", "disk.travel.settled", "disk.travel.after"];
 const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
 /// Of a disk that no VM has, and of one of a VM that runs.
 const COPY: &[&str] = &[
@@ -245,7 +248,7 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
-    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, TRAVEL, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
     let lists =
         [CREATION, SEEN, STOP, RESTART, START, DELETION, PORTS, KEYS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
     let lists = lists.into_iter().chain(of_disks).chain(of_memory);

@@ -5,11 +5,13 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use berth_testkit::{Caller, Service, eventually};
+use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::BERTH;
+use crate::crash::{TRAVEL, killed_at};
 use crate::guest::{ready, says, with_login};
 
 /// A host's folder, and its process while it runs.
@@ -186,7 +188,7 @@ fn refuses_what_it_is_not(host: &mut Host, service: &Service) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
-    let service = Service::started(BERTH, &["micro"]);
+    let mut service = Service::started(BERTH, &["micro"]);
     let admin = service.admin().await;
     let mut adding = service.berth(&["admin", "host", "add", "beta"]);
     let added = adding.env("BERTH_URL", &service.base).env("BERTH_TOKEN", &admin.token).output().expect("an end");
@@ -215,6 +217,34 @@ async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
     let vm = ready(&admin, &id).await;
     assert_eq!(vm["host_id"], found["id"]);
     assert_eq!(says(&service, &vm, "hostname"), "web");
+    let admin = disks_come(&mut service, &host, &id).await;
     admin.delete(&format!("/vms/{id}")).await;
     admin.gone(&id).await;
+}
+
+/// Attaches disks of the service's own host to a VM of another, and has the service die at every step; one copy of each is left.
+async fn disks_come(service: &mut Service, host: &Host, vm: &str) -> Caller {
+    let mut admin = service.admin().await;
+    for point in TRAVEL {
+        let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});
+        let disk = admin.post("/disks", body).await.id();
+        let path = format!("/disks/{disk}");
+        let is = async |admin: &Caller| admin.get(&path).await.body;
+        admin.until("the disk", async |admin| is(&admin).await["status"] == "ready").await;
+        admin = killed_at(service, point, async |admin: &Caller| {
+            admin.ask(Method::POST, &format!("{path}/attach"), json!({"vm_id": vm}), 202).await;
+        })
+        .await;
+        let file = format!("disks/{disk}.raw");
+        admin.until("its end", async |admin| is(&admin).await["change"].is_null()).await;
+        let at_rest = is(&admin).await;
+        assert_eq!((&at_rest["vm_id"], &at_rest["message"]), (&json!(vm), &Value::Null), "{point}");
+        assert!(host.dir.path().join(&file).exists(), "{point}");
+        // What a death left of it where it was is set aside by a search.
+        let former = || service.dir.path().join(&file).exists();
+        eventually("one copy", 60, || (!former()).then_some(()));
+        let staged = std::fs::read_dir(service.dir.path().join("staging")).into_iter().flatten().count();
+        assert_eq!(staged, 0, "{point}");
+    }
+    admin
 }

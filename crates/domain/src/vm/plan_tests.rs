@@ -419,6 +419,8 @@ fn a_disk_that_lies_on_another_host_is_waited_for() {
     assert_eq!(next(&world.s), Step::Rest, "its machine runs without it");
     let starting = Snapshot { status: Status::Starting, machine: Machine::Absent, ..world.s.clone() };
     assert_eq!(next(&starting), Step::Wait(starting.now.plus_seconds(TRAVEL_POLL)));
+    let late = Snapshot { now: starting.now.plus_seconds(100_000), ..starting.clone() };
+    assert_eq!(next(&late), Step::Wait(late.now.plus_seconds(TRAVEL_POLL)), "however long it takes");
     let mut here = starting;
     here.disks[0].is_elsewhere = false;
     assert_eq!(next(&here), Step::AttachDisk(id));

@@ -151,20 +151,20 @@ where
             println!("This host has joined {} already, as {}", joined.platform, joined.name);
             joined
         }
-        _ => {
+        before => {
             if let Some(file) = OF_A_SERVICE.iter().find(|file| dir.join(file).exists()) {
                 bail!(
                     "the data folder {} is a service's: it has a file {file}. Set BERTH_DATA_DIR to a folder for this host",
                     dir.display()
                 );
             }
-            enlist(&dir, wanted, ask).await?
+            enlist(&dir, wanted, before.as_ref(), ask).await?
         }
     };
     serve(config, joined, lock).await
 }
 
-async fn enlist<A, F>(dir: &Path, wanted: Wanted, ask: A) -> Result<Joined>
+async fn enlist<A, F>(dir: &Path, wanted: Wanted, before: Option<&Joined>, ask: A) -> Result<Joined>
 where
     A: FnOnce(Request) -> F,
     F: Future<Output = Result<Answer>>,
@@ -187,11 +187,27 @@ where
          another command there: berth admin host token NAME",
         wanted.platform
     );
+    if let Some(before) = before.filter(|before| before.host_id != host_id && has_machines(dir)) {
+        bail!(
+            "the token is of another host than this one, which is {} of {}: the service would end the machines that are here, and \
+             set their disks aside. Nothing was changed; print another command there: berth admin host token {}. To have \
+             this machine begin as another host, set BERTH_DATA_DIR to an empty folder",
+            before.name,
+            before.platform,
+            before.name
+        );
+    }
     let Wanted { platform, listen, address, .. } = wanted;
     let joined = Joined { platform, host_id, name, listen, address, papers };
     write(dir, &joined).context("what this host has of its platform cannot be kept")?;
     println!("This host has joined {}, as {}", joined.platform, joined.name);
     Ok(joined)
+}
+
+/// Whether a folder has machines, or disks of some.
+fn has_machines(dir: &Path) -> bool {
+    let is_full = |folder: &str| std::fs::read_dir(dir.join(folder)).is_ok_and(|mut entries| entries.next().is_some());
+    ["machines", "disks"].into_iter().any(is_full)
 }
 
 /// `berth host serve`: answers the service of the platform that the folder joined, until SIGTERM or SIGINT.
@@ -312,15 +328,25 @@ mod tests {
         let (own, other) = (link::Authority::make(now).unwrap(), link::Authority::make(now).unwrap());
         let dir = tempfile::tempdir().unwrap();
         let token = || JoinToken::new([1; 32], own.fingerprint());
-        let refused = enlist(dir.path(), wanted(token()), |request| ready(answered(request, &other, &other))).await;
+        let refused =
+            enlist(dir.path(), wanted(token()), None, |request| ready(answered(request, &other, &other))).await;
         let refused = refused.map(drop).unwrap_err().to_string();
         assert!(refused.contains("is not the platform that the token is of"), "{refused}");
         assert!(joined(dir.path()).unwrap().is_none());
         refuse(dir.path()).unwrap();
-        enlist(dir.path(), wanted(token()), |request| ready(answered(request, &own, &own))).await.unwrap();
+        enlist(dir.path(), wanted(token()), None, |request| ready(answered(request, &own, &own))).await.unwrap();
         let kept = joined(dir.path()).unwrap().unwrap();
         assert_eq!((kept.name.as_str(), kept.platform.as_str()), ("beta", "http://127.0.0.1:1"));
-        papers(dir.path().to_owned(), kept).unwrap();
+        papers(dir.path().to_owned(), kept.clone()).unwrap();
+        // Where machines are, another host's token is refused.
+        let authority = &own;
+        let ask = |request| ready(answered(request, authority, authority));
+        std::fs::create_dir(dir.path().join("machines")).unwrap();
+        enlist(dir.path(), wanted(token()), Some(&kept), ask).await.unwrap();
+        std::fs::create_dir(dir.path().join("machines/one")).unwrap();
+        let refused = enlist(dir.path(), wanted(token()), Some(&kept), ask).await;
+        let refused = refused.map(drop).unwrap_err().to_string();
+        assert!(refused.contains("berth admin host token beta"), "{refused}");
         let refused = refuse(dir.path()).unwrap_err().to_string();
         assert!(refused.contains("berth host serve"), "{refused}");
     }

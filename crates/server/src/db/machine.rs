@@ -44,7 +44,7 @@ macro_rules! machine_columns {
          m.ssh_port AS machine_ssh_port, m.shared_address AS machine_shared_address, \
          m.pool_address AS machine_pool_address, m.generation AS machine_generation, \
          m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready, \
-         CAST(CASE WHEN EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost') THEN 1 ELSE 0 END AS BIGINT) \
+         CAST(CASE WHEN EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost' AND h.removed_at IS NULL) THEN 1 ELSE 0 END AS BIGINT) \
          AS machine_host_is_lost"
     };
 }

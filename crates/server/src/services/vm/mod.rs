@@ -32,7 +32,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
-use berth_domain::vm::Status;
 use berth_domain::vm::slots::CONVERSIONS;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
@@ -141,13 +140,11 @@ impl Vms {
         Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers);
     }
 
-    /// Waits until no machine is stopping or being suspended any more; whether that was so in time.
+    /// Waits until no machine of the service's own host is stopping or being suspended any more; whether that was so in time.
     pub async fn all_stopped(&self, patience: Duration) -> bool {
         let stopped = async {
             // Who cannot look does not know, and looks again.
-            let ways = [Status::Stopping, Status::Suspending].map(Status::as_str);
-            let stopping = |all: Vec<(String, i64)>| all.iter().any(|(status, _)| ways.contains(&status.as_str()));
-            while store::vm::by_status(self.db()).await.map_or(true, stopping) {
+            while store::vm::stopping_on(self.db(), self.host()).await.map_or(true, |stopping| stopping > 0) {
                 tokio::time::sleep(STOPPING_LOOK).await;
             }
         };

@@ -90,7 +90,8 @@ async fn shown_once(
     (row, token, base): (HostRow, &JoinToken, &str),
     now: Timestamp,
 ) -> Result<Outcome<NewHostView>> {
-    let body = NewHostView::new(HostView::of(row, &machine_gpu::all(&mut *tx).await?), token.shown(), base);
+    let has_joined = row.enrolment > 0;
+    let body = NewHostView::new(HostView::of(row, &machine_gpu::all(&mut *tx).await?), token.shown(), base, has_joined);
     let location = body.location();
     key.keep(tx, now, &location, &body.host).await?;
     Ok(Outcome::Created(Created { location, body }))

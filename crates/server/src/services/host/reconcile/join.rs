@@ -186,6 +186,8 @@ impl Asked {
             Some(remote) => remote.clone(),
             None => self.enlist(stop).await.map_err(|error| error.to_string())?,
         };
+        // One that answers no questions, as of another version, is not there for anybody.
+        remote.describe().await.map_err(|error| error.to_string())?;
         let gpus = remote.ask(ask::host::Gpus {}).await;
         let gpus = gpus.inspect_err(|error| tracing::debug!(%error, "a host does not say which GPUs it has")).ok();
         Ok(Found { presence, gpus, renewed: self.renew().await })

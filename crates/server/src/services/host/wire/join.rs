@@ -39,8 +39,9 @@ pub struct NewHostView {
 
 impl NewHostView {
     /// A host, its token, and the address at which the caller knows the service.
-    pub fn new(host: HostView, token: Secret, base: &str) -> Self {
-        let command = format!("berth host join {base} {}", token.0);
+    pub fn new(host: HostView, token: Secret, base: &str, has_joined: bool) -> Self {
+        let again = if has_joined { " --again" } else { "" };
+        let command = format!("berth host join {base} {}{again}", token.0);
         Self { host, token: token.0, command }
     }
 

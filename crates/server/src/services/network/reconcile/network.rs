@@ -97,11 +97,14 @@ impl NetworkLife {
         let own = self.networks.fleet().own();
         let hosts: BTreeSet<_> = members.iter().map(|member| member.host.unwrap_or(own).0).chain([own.0]).collect();
         let spec = spec(row, members);
-        for host in hosts {
-            let engine = self.networks.fleet().of(HostId(host))?.network;
+        // One that is away keeps none of the others.
+        let mut told = Ok(());
+        for host in hosts.into_iter().map(HostId) {
             let silent = || EngineError::Transient("a host does not take a network".into());
-            timeout(PATIENCE, engine.set(&spec)).await.map_err(|_| silent())??;
+            let tell = async { self.networks.fleet().of(host)?.network.set(&spec).await };
+            told = told.and(timeout(PATIENCE, tell).await.unwrap_or_else(|_| Err(silent())));
         }
+        told?;
         fault("network", "tell", "done").await?;
         let mut tx = self.networks.db().begin().await?;
         if let Some(before) = still(&mut tx, row).await? {

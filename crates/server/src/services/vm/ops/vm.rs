@@ -173,12 +173,16 @@ async fn changed(
     Ok(())
 }
 
-/// Records the platform's own wish to stop what runs or is on its way to: everything, or what belongs to one
-/// organization. How many machines that are.
+/// Records the platform's own wish to stop what runs or is on its way to: all of the service's own host, or what belongs
+/// to one organization, wherever that is. How many machines that are.
 pub async fn stop_all(vms: &Vms, org: Option<OrgId>, reason: &str) -> Result<usize> {
     let now = vms.clock().now();
     let mut stopped = 0;
-    for id in store::vm::with_machine(vms.db(), org).await? {
+    let wanted = match org {
+        Some(_) => store::vm::with_machine(vms.db(), org).await?,
+        None => store::vm::wanting(vms.db(), vms.host(), true).await?,
+    };
+    for id in wanted {
         let mut tx = vms.db().begin().await?;
         let found = store::vm::load(&mut tx, id).await?;
         let Some(before) = found.filter(|vm| vm.want == Want::Run) else { continue };

@@ -134,6 +134,10 @@ struct Begins {
 
 /// What a VM begins with, or why nothing can have all of it.
 async fn begins(tx: &mut Tx, vm: &VmRow, disks: &[DiskRow]) -> Result<Result<Begins, &'static str>, DbError> {
+    if vm.machine.host.is_some() {
+        // It stays where it is.
+        return Ok(Ok(Begins { tied: None, needs: AtHand::Nothing }));
+    }
     let (mut hosts, mut needs) = (BTreeSet::new(), AtHand::Nothing);
     for disk in disks {
         if disk.kind == DiskKind::Data && disk.status == DiskStatus::Ready {

@@ -290,14 +290,17 @@ async fn moved(
 /// Takes the place on the host that a disk needs to grow, and tells how large it may become; none where it does not grow,
 /// or not by so much.
 async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<(Option<HostId>, i64)>, StepError> {
-    let capacity = engine_of(vms, id).await?.capacity().await?;
+    let asked = engine_of(vms, id).await?.capacity().await;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk::load(&mut tx, id).await?;
     let Some(before) = found.filter(DiskRow::grows) else { return Ok(None) };
-    let missing =
-        shortage_of_disk(&mut tx, before.host.unwrap_or_else(|| vms.host()), before.extent.unplaced_gb(), capacity)
-            .await?;
+    let host = before.host.unwrap_or_else(|| vms.host());
+    let missing = match asked {
+        // A host that will not come back makes nothing larger.
+        Err(error) if error.is_final() => Some(error.to_string()),
+        asked => shortage_of_disk(&mut tx, host, before.extent.unplaced_gb(), asked?).await?,
+    };
     let mut disk = before.clone();
     let Some(missing) = missing else {
         disk.extent = disk.extent.placed();

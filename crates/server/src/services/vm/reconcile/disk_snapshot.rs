@@ -148,9 +148,12 @@ async fn give_up(vms: &Vms, snapshot: &DiskSnapshotRow, of: Option<Aim>) -> Resu
 /// fails. None where nothing is to be done.
 async fn begin(vms: &Vms, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>, StepError> {
     let Some(seen) = store::disk_snapshot::load(vms.db(), id).await? else { return Ok(None) };
+    if seen.is_open() && seen.begun_at.is_some() {
+        return Ok(Some(seen));
+    }
     let disk = store::disk::load(vms.db(), seen.disk).await?;
     let host = disk.and_then(|disk| disk.host).unwrap_or_else(|| vms.host());
-    let capacity = vms.engine_of(Some(host))?.capacity().await?;
+    let asked = vms.engine_of(Some(host))?.capacity().await;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk_snapshot::load(&mut tx, id).await?;
@@ -158,7 +161,11 @@ async fn begin(vms: &Vms, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>,
     if before.begun_at.is_some() {
         return Ok(Some(before));
     }
-    let missing = shortage_of_disk(&mut tx, host, before.size_gb, capacity).await?;
+    let missing = match asked {
+        // A host that will not come back copies nothing.
+        Err(error) if error.is_final() => Some(error.to_string()),
+        asked => shortage_of_disk(&mut tx, host, before.size_gb, asked?).await?,
+    };
     let mut snapshot = DiskSnapshotRow { host: Some(host), ..before.clone() };
     if let Some(missing) = missing {
         snapshot.status = DiskSnapshotStatus::Failed;

@@ -28,7 +28,7 @@ use crate::services::vm::{Vms, store, told};
 /// Bytes that are under way at a time.
 const CHUNK: usize = 256 << 10;
 /// How long nothing of a disk may come.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_mins(1);
 /// What the owner of a disk is told that is being brought to its VM.
 const UNDER_WAY: &str = "being brought to the host of its VM";
 
@@ -95,6 +95,11 @@ async fn begin(vms: &Vms, disk: &DiskRow, to: HostId, target: &dyn Engine) -> Re
         write(&mut tx, &before, &row).await?;
         tx.commit().await?;
         return Ok(None);
+    }
+    if before.message.as_ref() != Some(&reason) {
+        (row.message, row.updated_at) = (Some(reason.clone()), now);
+        write(&mut tx, &before, &row).await?;
+        tx.commit().await?;
     }
     Err(EngineError::Transient(reason).into())
 }

@@ -485,6 +485,16 @@ pub async fn by_status(db: &Db) -> Result<Vec<(String, i64)>, DbError> {
     Ok(rows.into_iter().map(|r| (r.0, r.1)).collect())
 }
 
+/// How many VMs of a host are stopping or being suspended.
+pub async fn stopping_on(db: &Db, host: HostId) -> Result<i64, DbError> {
+    let stopping = sql(concat!(
+        "SELECT COUNT(*) FROM ",
+        with_machine!("vms", "vm"),
+        " WHERE vms.status IN ('stopping', 'suspending') AND vms.deleted_at IS NULL AND m.host_id = $1"
+    ));
+    stopping.bind(host).fetch_one(db).await
+}
+
 /// Whether a project has any.
 pub async fn any(tx: &mut Tx, project: ProjectId) -> Result<bool, DbError> {
     let n: i64 = sql("SELECT COUNT(*) FROM vms WHERE project_id = $1 AND deleted_at IS NULL")
