@@ -15,6 +15,9 @@ use berth_host::vm::Engine;
 use berth_host::{EngineError, Result};
 use tokio::sync::watch;
 
+use super::host;
+use crate::db::{DbError, Tx};
+
 /// The engines that run machines on a host.
 #[derive(Clone)]
 pub struct Engines {
@@ -31,6 +34,11 @@ impl Engines {
     pub fn are(&self, others: &Self) -> bool {
         Arc::ptr_eq(&self.vm, &others.vm)
     }
+}
+
+/// Whether a host is one of the platform's, as a transaction sees it: it was not removed.
+pub async fn is_there(tx: &mut Tx, id: HostId) -> std::result::Result<bool, DbError> {
+    Ok(host::find(tx, id).await?.is_some())
 }
 
 /// The hosts that a service can ask, each by its engines.

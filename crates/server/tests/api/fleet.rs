@@ -2,6 +2,7 @@
 
 use berth_domain::ids::HostId;
 use berth_domain::vm::plan::Machine;
+use berth_host::EngineError;
 use berth_testkit::{Caller, Guest, Platform, SimulatedEngine, eventually, vm};
 use serde_json::{Value, json};
 
@@ -180,6 +181,8 @@ async fn a_disk_whose_owner_changes_their_mind_stays_where_it_was() {
     // A host that has no room for it is no end of it.
     guest.engine.set_capacity(|capacity| capacity.disk_gb = 0);
     assert_eq!(admin.post(&format!("/disks/{data}/attach"), attach).await.status, 200);
+    let says = async |admin: Caller| admin.get(&format!("/disks/{data}")).await.body["message"].to_string();
+    admin.until("a refusal", async |admin| says(admin).await.contains("cannot be brought to the host of its VM")).await;
     guest.engine.set_capacity(|capacity| capacity.disk_gb = 1 << 40);
     let moved = || guest.engine.disk_gb(&data) == Some(10) && platform.engine.disk_gb(&data).is_none();
     admin.until("one copy", async |_| moved()).await;
@@ -193,6 +196,7 @@ async fn a_host_without_the_image_or_room_is_passed_over_and_all_are_told_of() {
     let own = json!(platform.app().fleet.own().to_string());
     leave(&platform.engine, 1024);
     leave(&guest.engine, 1 << 40);
+    guest.engine.refuse("expect_image", EngineError::NoCapacity("no room".into()));
     guest.engine.lose_image("micro");
     let id = admin.running_vm("first").await;
     assert_eq!(host(admin, &id).await, own, "the other one has no image");

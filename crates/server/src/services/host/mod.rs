@@ -37,7 +37,7 @@ use crate::db::{Db, machine};
 
 pub use enrolment::Enrolment;
 pub use service::{Hosts, Own, Probe};
-pub use store::host::{HostRow, all, joined};
+pub use store::host::{HostRow, all, find, joined};
 
 impl Hosts {
     /// Writes the row of the service's own host, and says of every other one that it is lost.
@@ -45,6 +45,8 @@ impl Hosts {
         let hosts = Self { db, clock, own: own.into(), probe: probe.into() };
         let gpus = hosts.gpus().await;
         let (now, mut tx) = (hosts.clock.now(), hosts.db.begin().await?);
+        // One that was removed, and whose service starts again, is there.
+        store::host::bring_back(&mut tx, hosts.own.id).await?;
         let known = store::host::find(&mut tx, hosts.own.id).await?;
         // One that was given up and is there again takes machines again.
         let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);

@@ -149,6 +149,15 @@ pub async fn find(on: impl On, id: HostId) -> Result<Option<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE id = $1 AND removed_at IS NULL").bind(id).fetch_optional(on).await
 }
 
+/// Has a host be there again that was removed.
+pub async fn bring_back(tx: &mut Tx, id: HostId) -> Result<(), DbError> {
+    sql("UPDATE hosts SET removed_at = NULL WHERE id = $1 AND removed_at IS NOT NULL")
+        .bind(id)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
 /// Every host that was not removed, the oldest first.
 pub async fn all(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE removed_at IS NULL ORDER BY id").fetch_all(on).await

@@ -68,6 +68,10 @@ pub(super) async fn offers(vms: &Vms, vm: &VmRow) -> Result<Offers, EngineError>
 }
 
 async fn offer(engine: &dyn Engine, vm: &VmRow, is_own: bool) -> Result<Offer, EngineError> {
+    if !is_own {
+        // What keeps it from running machines is in its row.
+        engine.ready().map_err(EngineError::Transient)?;
+    }
     let capacity = engine.capacity().await?;
     let gpus = if vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
     // Whether its files are whole the service's own host finds out when it clones the image.

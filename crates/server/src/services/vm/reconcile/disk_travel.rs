@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
 use crate::db::{Signal, Tx};
+use crate::services::fleet::is_there;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::{Vms, store, told};
@@ -171,7 +172,7 @@ async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError
         Some(vm) => store::vm::load(&mut tx, vm).await?,
         None => None,
     };
-    if vm.and_then(|vm| vm.machine.host) != Some(to) || vms.fleet().of(to).is_err() {
+    if vm.and_then(|vm| vm.machine.host) != Some(to) || !is_there(&mut tx, to).await? {
         return Ok(false);
     }
     let row = DiskRow { host: Some(to), message: None, work_at: None, updated_at: now, ..before.clone() };
