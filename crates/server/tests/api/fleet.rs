@@ -257,3 +257,17 @@ async fn a_machine_that_dies_on_another_host_is_started_again_there_and_nobodys_
     let host_id = HostId(guest.id.parse().expect("an id"));
     assert!(platform.app().fleet.of(host_id).is_ok());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_that_ended_with_their_hosts_boot_are_started_again() {
+    let (platform, mut guest) = two().await;
+    let admin = &platform.admin;
+    let id = admin.running_vm("web").await;
+    let starts = guest.engine.counts().2;
+    guest.close().await;
+    guest.engine.restart_host();
+    guest.open().await;
+    admin.until("another start", async |_| guest.engine.counts().2 > starts).await;
+    admin.reaches(&id, "running").await;
+    assert_eq!(host(admin, &id).await, json!(guest.id));
+}
