@@ -48,15 +48,35 @@ impl Exported {
         Part { from: 0, bytes: self.bytes }
     }
 
+    /// Whether it may be of a disk of so many GiB: its content, and the tables of qcow2 beside that. What a host says of a file
+    /// is its own word.
+    pub fn may_be_of(&self, size_gb: i64) -> bool {
+        self.bytes <= most_of(size_gb)
+    }
+
     /// Whether a part lies within it.
     pub fn has(&self, part: Part) -> bool {
         part.from.checked_add(part.bytes).is_some_and(|end| end <= self.bytes)
     }
 }
 
+/// Most bytes of the file of a disk of so many GiB: a sixty-fourth of it and a GiB are far more than tables take.
+fn most_of(size_gb: i64) -> u64 {
+    let content = u64::try_from(size_gb).unwrap_or_default() << 30;
+    content + (content >> 6) + (1 << 30)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_has_no_more_than_its_disk_and_some_tables() {
+        let of = |bytes| Exported { bytes, sha256: String::new() };
+        let most = (64 << 30) + (1 << 30) + (1 << 30);
+        assert!(of(0).may_be_of(64) && of(most).may_be_of(64) && !of(most + 1).may_be_of(64));
+        assert!(of(1 << 30).may_be_of(-1) && !of(u64::MAX).may_be_of(2048));
+    }
 
     #[test]
     fn a_part_lies_within_the_file() {

@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::machine_gpu;
 use super::record::{self, Columns};
-use super::{DbError, FromRow, On, Row, Signal, Tx, sql};
+use super::{DbError, FromRow, On, Row, Signal, Tx, home, sql};
 use crate::columns;
 
 /// The table.
@@ -320,17 +320,11 @@ pub async fn pool_addresses(on: impl On, host: HostId) -> Result<HashSet<IpAddr>
     Ok(held.into_iter().map(|Held(address)| address).collect())
 }
 
-/// Has machines be on a service's own host: those that were put somewhere before hosts had rows, and those of a host whose
-/// service was the database's before. Its data folder is this one's; those of hosts that joined lie there, and stay.
+/// Has machines be on a service's own host that lie in its folder ([`home::bring`]); what they had of GPUs elsewhere they
+/// reserve anew.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     machine_gpu::leave_others(&mut *tx, host).await?;
-    sql("UPDATE machines SET host_id = $1 \
-         WHERE (host_id <> $1 AND host_id NOT IN (SELECT id FROM hosts WHERE joined = 1)) \
-         OR (host_id IS NULL AND (reserved = 1 OR slot IS NOT NULL OR address IS NOT NULL))")
-    .bind(host)
-    .execute(tx)
-    .await
-    .map(drop)
+    home::bring(tx, TABLE, "reserved = 1 OR slot IS NOT NULL OR address IS NOT NULL", host).await
 }
 
 /// A machine that somebody may have who begins with this memory: the one that is ready for the longest time.

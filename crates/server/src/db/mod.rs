@@ -13,6 +13,7 @@ mod authority;
 mod connect;
 pub mod due;
 pub mod event;
+pub mod home;
 pub mod idempotency;
 pub mod json;
 pub mod keeper;

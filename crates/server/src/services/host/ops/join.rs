@@ -7,7 +7,7 @@ use berth_domain::host::State;
 use berth_domain::host::join::{JoinToken, TOKEN_SECONDS};
 use berth_domain::host::request::{Join, NewHost};
 use berth_domain::ids::HostId;
-use berth_domain::{Code, Error, Result, Timestamp, hex};
+use berth_domain::{Code, Error, Result, Secret, Timestamp, hex};
 use berth_host::link::HostName;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -74,7 +74,7 @@ pub async fn renew_token(
     let before = store::host::find(&mut tx, id).await?.ok_or_else(host_not_found)?;
     refuse_own(&before)?;
     let token = token(enrolment)?;
-    let row = HostRow { token_hash: Some(hash(&token)), token_until: Some(ends(now)), ..before.clone() };
+    let row = HostRow { token_hash: Some(hash(&token.shown())), token_until: Some(ends(now)), ..before.clone() };
     store::host::put(&mut tx, Some(&before), &row).await?;
     let data = json!({ "name": row.name() });
     admin.caller.audit("host.token", &id.to_string()).with(data).write(&mut tx, now).await?;
@@ -129,7 +129,7 @@ pub async fn remove(enrolment: &Enrolment, admin: &Person, id: HostId, lost: boo
 pub async fn join(enrolment: &Enrolment, join: Join, request: &RequestId) -> Result<JoinedView> {
     let hosts = &enrolment.hosts;
     let now = hosts.clock.now();
-    let hash = hex::encode(&Sha256::digest(join.token.0.as_bytes()));
+    let hash = hash(&join.token);
     let mut tx = hosts.db.begin().await?;
     let known = store::host::by_token(&mut tx, &hash).await?;
     let known = known.filter(|host| host.token_until.is_some_and(|until| now < until)).ok_or_else(refused)?;
@@ -192,8 +192,9 @@ fn token(enrolment: &Enrolment) -> Result<JoinToken> {
     Ok(JoinToken::new(secret, enrolment.authority.fingerprint()))
 }
 
-fn hash(token: &JoinToken) -> String {
-    hex::encode(&Sha256::digest(token.shown().0.as_bytes()))
+/// What is kept of a token.
+fn hash(token: &Secret) -> String {
+    hex::encode(&Sha256::digest(token.0.as_bytes()))
 }
 
 const fn ends(now: Timestamp) -> Timestamp {
@@ -219,7 +220,7 @@ fn promised(name: String, token: &JoinToken, now: Timestamp) -> HostRow {
         created_at: now,
         joined: true,
         enrolment: 0,
-        token_hash: Some(hash(token)),
+        token_hash: Some(hash(&token.shown())),
         token_until: Some(ends(now)),
         certificate_until: None,
         version: None,

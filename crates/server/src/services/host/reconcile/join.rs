@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
-use berth_domain::host::join::{Presence, is_lost, is_renewed};
+use berth_domain::host::join::{LOST_SECONDS, Presence, is_lost, is_renewed};
 use berth_domain::host::{Capacity, State, ask};
 use berth_domain::ids::HostId;
 use berth_host::link::{HostName, Line};
@@ -280,7 +280,7 @@ fn tell(before: &HostRow, now: &HostRow) {
     match (before.state, now.state) {
         (State::Lost, State::Ready) => tracing::info!(%host, name, "a host is there"),
         (State::Ready, State::Lost) => {
-            tracing::error!(%host, name, why, "a host is lost: it has not answered for 30 seconds");
+            tracing::error!(%host, name, why, "a host is lost: it has not answered for {LOST_SECONDS} seconds");
         }
         _ if before.trouble != now.trouble && now.trouble.is_some() => {
             tracing::warn!(%host, name, why, "something is wrong with a host");

@@ -60,7 +60,7 @@ pub struct HostRow {
     pub certificate_until: Option<Timestamp>,
     /// The version of Berth there.
     pub version: Option<String>,
-    /// Why it cannot be asked, as a sentence for administrators.
+    /// Why it cannot be asked, or what keeps it from running machines, as a sentence for administrators.
     pub trouble: Option<String>,
 }
 

@@ -41,7 +41,7 @@ pub struct HostView {
     joined: bool,
     /// The version of Berth there.
     version: Option<String>,
-    /// Why it cannot be asked now.
+    /// Why it cannot be asked now, or what keeps it from running machines.
     trouble: Option<String>,
     /// When its certificate ends, if it joined. It is renewed long before.
     #[schema(value_type = Option<String>, format = DateTime)]

@@ -1,17 +1,16 @@
 //! Tells the host what a network is and who belongs to it, until it knows the last change, and removes what is deleted.
 
-use berth_domain::host::network::{Member, NetworkSpec};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use berth_domain::host::network::{Member, NetworkSpec};
 use berth_domain::ids::{HostId, NetworkId, Owner};
 use berth_domain::network::{NetworkStep, next};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
-
-use super::{StepError, fault};
 use tokio::time::timeout;
 
+use super::{StepError, fault};
 use crate::db::{Tx, network};
 use crate::services::network::store::network::{MemberRow, NetworkRow};
 use crate::services::network::{Networks, store};

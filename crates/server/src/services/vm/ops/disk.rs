@@ -118,8 +118,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     }
     let slot = held.iter().map(|d| d.slot).max().unwrap_or_default() + 1;
     // Its own worker brings it to the VM's host, if it lies on another.
-    let is_elsewhere = before.host.is_some() && vm.machine.host.is_some() && before.host != vm.machine.host;
-    let work_at = if is_elsewhere { Some(now) } else { before.work_at };
+    let work_at = if before.is_elsewhere(vm.machine.host) { Some(now) } else { before.work_at };
     let row = DiskRow { vm: Some(vm.id), moving, slot, message: None, work_at, updated_at: now, ..before.clone() };
     store::disk::update(&mut tx, &before, &row).await?;
     record(&mut tx, scope, &row, "attach").await?;

@@ -35,15 +35,15 @@ const UNDER_WAY: &str = "being brought to the host of its VM";
 
 /// The host that a disk is to be brought to; none where it lies on its VM's, or where that is on none.
 pub(super) async fn wanted(vms: &Vms, disk: &DiskRow) -> Result<Option<HostId>, StepError> {
-    let (DiskStatus::Ready, Some(vm), Some(here)) = (disk.status, disk.vm, disk.host) else { return Ok(None) };
-    let vm = store::vm::peek(vms.db(), vm).await?;
-    Ok(vm.and_then(|vm| vm.machine.host).filter(|host| *host != here))
+    let (DiskStatus::Ready, Some(vm)) = (disk.status, disk.vm) else { return Ok(None) };
+    let machine = store::vm::peek(vms.db(), vm).await?.and_then(|vm| vm.machine.host);
+    Ok(machine.filter(|_| disk.is_elsewhere(machine)))
 }
 
 /// Has the workers of a VM's disks look at those that lie on another host than the VM.
 pub(super) async fn wake(tx: &mut Tx, vm: &VmRow) -> Result<(), StepError> {
     for disk in store::disk::of_vm(&mut *tx, vm.id).await? {
-        if disk.host.is_some() && disk.host != vm.machine.host {
+        if disk.is_elsewhere(vm.machine.host) {
             let woken = DiskRow { work_at: Some(vm.updated_at), ..disk.clone() };
             store::disk::update(tx, &disk, &woken).await?;
             tx.signal(Signal::Work("disks"));
@@ -114,7 +114,7 @@ async fn bring(
 ) -> Result<(), StepError> {
     let of = ExportSource::Disk { id: disk.id, of: None };
     let about = source.export(&of).await?;
-    if !may_have(&about, disk.extent.made_gb) {
+    if !about.may_be_of(disk.extent.made_gb) {
         return Err(EngineError::Transient("the host says more of the disk than that can have".into()).into());
     }
     // The file passes through the service's own disk.
@@ -129,12 +129,6 @@ async fn bring(
     let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.made_gb, image: None, conversion: None };
     target.bring_disk(file, &brought).await?;
     fault("disk", "travel", "brought").await
-}
-
-/// Whether the file of a disk of so many GiB may be so long: its content, and the tables of qcow2 beside that.
-pub(super) fn may_have(about: &Exported, size_gb: i64) -> bool {
-    let most = u64::try_from(size_gb).unwrap_or_default() << 30;
-    about.bytes <= most + (most >> 6) + (1 << 30)
 }
 
 /// Fetches the file that a host made of a disk, whole or not at all.
@@ -167,23 +161,17 @@ async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError
     let found = store::disk::load(&mut tx, seen.id).await?;
     let is_same = |found: &DiskRow| (found.updated_at, found.host, found.vm) == (seen.updated_at, seen.host, seen.vm);
     let Some(before) = found.filter(is_same) else { return Ok(false) };
-    // The host may have been removed, and the VM with it.
-    let vm = match before.vm {
-        Some(vm) => store::vm::load(&mut tx, vm).await?,
-        None => None,
-    };
-    if vm.and_then(|vm| vm.machine.host) != Some(to) || !is_there(&mut tx, to).await? {
+    let Some(id) = before.vm else { return Ok(false) };
+    let Some(vm) = store::vm::load(&mut tx, id).await? else { return Ok(false) };
+    // The host may have been removed meanwhile.
+    if vm.machine.host != Some(to) || !is_there(&mut tx, to).await? {
         return Ok(false);
     }
     let row = DiskRow { host: Some(to), message: None, work_at: None, updated_at: now, ..before.clone() };
     write(&mut tx, &before, &row).await?;
-    if let Some(vm) = row.vm
-        && let Some(before) = store::vm::load(&mut tx, vm).await?
-    {
-        let woken = VmRow { work_at: Some(now), ..before.clone() };
-        store::vm::update(&mut tx, &before, &woken).await?;
-        tx.signal(Signal::Work("vms"));
-    }
+    let woken = VmRow { work_at: Some(now), ..vm.clone() };
+    store::vm::update(&mut tx, &vm, &woken).await?;
+    tx.signal(Signal::Work("vms"));
     tx.commit().await?;
     Ok(true)
 }

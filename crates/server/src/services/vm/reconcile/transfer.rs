@@ -12,7 +12,6 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::disk_travel::may_have;
 use super::{StepError, fault};
 use crate::services::vm::depot::{Depot, DepotError, PART};
 use crate::services::vm::store::backup::BackupRow;
@@ -81,7 +80,7 @@ pub(super) async fn store<F: Future<Output = ()>>(
     let host = rows::disk_snapshot::load(vms.db(), snapshot).await.map_err(StepError::from)?.and_then(|row| row.host);
     let engine = vms.engine_of(host)?;
     let file = engine.export(&of).await?;
-    if !may_have(&file, backup.size_gb) {
+    if !file.may_be_of(backup.size_gb) {
         return Err(EngineError::Permanent("the host says more of the disk than that can have".into()).into());
     }
     fault("backup", "store", "exported").await?;

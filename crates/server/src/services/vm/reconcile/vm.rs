@@ -426,7 +426,7 @@ fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
         status: row.status,
         message: row.message.clone(),
         grows: row.grows(),
-        is_elsewhere: row.host.is_some() && vm.machine.host.is_some() && row.host != vm.machine.host,
+        is_elsewhere: row.is_elsewhere(vm.machine.host),
         moving: row.moving,
         snapshot: snapshots.iter().find(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open),
     }

@@ -11,7 +11,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, due, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, due, home, page_of, sql};
 
 /// The table.
 const TABLE: &str = "disks";
@@ -149,6 +149,11 @@ impl DiskRow {
     /// Whether it is ready, and smaller than it is to be.
     pub fn grows(&self) -> bool {
         self.status == DiskStatus::Ready && self.extent.grows()
+    }
+
+    /// Whether it has its place on another host than this one, which its VM's machine is on.
+    pub fn is_elsewhere(&self, machine: Option<HostId>) -> bool {
+        self.host.zip(machine).is_some_and(|(disk, machine)| disk != machine)
     }
 
     /// Is no VM's any more. What its VM did for it, its own worker goes on with.
@@ -338,15 +343,9 @@ pub async fn living(db: &Db, host: HostId) -> Result<Vec<DiskId>, DbError> {
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
-/// Has those be on a service's own host that had their places before hosts were told apart, or on a host that is lost with
-/// its data folder: a database has one data folder beside the hosts that joined.
+/// Has those be on a service's own host that lie in its folder.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE disks SET host_id = $1 WHERE (host_id IS NULL AND status <> 'pending') \
-         OR host_id IN (SELECT id FROM hosts WHERE joined = 0 AND id <> $1)")
-    .bind(host)
-    .execute(tx)
-    .await
-    .map(drop)
+    home::bring(tx, TABLE, "status <> 'pending'", host).await
 }
 
 /// Whether a project has any.

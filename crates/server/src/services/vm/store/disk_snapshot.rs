@@ -11,7 +11,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, due, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, due, home, page_of, sql};
 
 /// The table.
 const TABLE: &str = "disk_snapshots";
@@ -267,15 +267,9 @@ pub async fn living(db: &Db, host: HostId) -> Result<Vec<DiskSnapshotId>, DbErro
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
-/// Has those be on a service's own host that had their places before hosts were told apart, or on a host that is lost with
-/// its data folder: a database has one data folder beside the hosts that joined.
+/// Has those be on a service's own host that lie in its folder.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE disk_snapshots SET host_id = $1 WHERE (host_id IS NULL AND (begun_at IS NOT NULL OR status NOT IN ('pending', 'failed'))) \
-         OR host_id IN (SELECT id FROM hosts WHERE joined = 0 AND id <> $1)")
-    .bind(host)
-    .execute(tx)
-    .await
-    .map(drop)
+    home::bring(tx, TABLE, "begun_at IS NOT NULL OR status NOT IN ('pending', 'failed')", host).await
 }
 
 /// Whether a project has any.

@@ -10,7 +10,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
-use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, due, home, page_of, sql};
 
 /// The table.
 pub const TABLE: &str = "project_images";
@@ -220,15 +220,9 @@ pub async fn living(db: &Db, host: HostId) -> Result<Vec<ImageId>, DbError> {
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
-/// Has those be on a service's own host that had their places before hosts were told apart, or on a host that is lost with
-/// its data folder: a database has one data folder beside the hosts that joined.
+/// Has those be on a service's own host that lie in its folder.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE project_images SET host_id = $1 WHERE (host_id IS NULL AND placed_at IS NOT NULL) \
-         OR host_id IN (SELECT id FROM hosts WHERE joined = 0 AND id <> $1)")
-    .bind(host)
-    .execute(tx)
-    .await
-    .map(drop)
+    home::bring(tx, TABLE, "placed_at IS NOT NULL", host).await
 }
 
 /// Whether a project has any.

@@ -18,7 +18,7 @@ use crate::platform::{Answer, Caller};
 use crate::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 
 /// A host that has joined. Dropping it is as if its power went.
-pub struct Guest {
+pub struct JoinedHost {
     /// Its id.
     pub id: String,
     /// Where it listens.
@@ -35,7 +35,7 @@ pub struct Guest {
     dir: TempDir,
 }
 
-impl Guest {
+impl JoinedHost {
     /// Joins with a token, and answers the service.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Guest {
         let text = |field: &str| answer.body[field].as_str().expect("a text").to_owned();
         let pem = Pem { key, certificate: text("certificate"), authority: text("authority") };
         let (engine, sandboxes, networks) = Default::default();
-        let mut guest = Self {
+        let mut host = Self {
             id: text("host_id"),
             address,
             engine,
@@ -64,8 +64,8 @@ impl Guest {
             open: None,
             dir: TempDir::new().expect("a folder"),
         };
-        guest.serve(listener);
-        Ok(guest)
+        host.serve(listener);
+        Ok(host)
     }
 
     /// Listens again where it did.
@@ -118,7 +118,7 @@ impl Guest {
     }
 }
 
-impl Drop for Guest {
+impl Drop for JoinedHost {
     fn drop(&mut self) {
         if let Some((_, served)) = self.open.take() {
             served.abort();
