@@ -278,11 +278,11 @@ impl SimulatedEngine {
         }
     }
 
-    /// The host starts anew: every machine is gone.
+    /// The host starts anew: every machine has ended, and its folder is there.
     pub fn restart_host(&self) {
         let mut world = self.world();
         world.boot += 1;
-        world.machines.clear();
+        world.machines.values_mut().for_each(|(machine, _)| *machine = Machine::Absent);
         world.gpus().assigned.clear();
     }
 

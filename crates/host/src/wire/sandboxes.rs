@@ -72,7 +72,12 @@ impl SandboxEngine for Remote {
     }
 
     async fn observe(&self, id: MachineId) -> Result<Observed> {
-        self.ask(sandbox::Observe { id }).await
+        let machine = self.ask(sandbox::Observe { id }).await?;
+        if machine == Observed::Absent {
+            // As of VMs.
+            self.describe().await?;
+        }
+        Ok(machine)
     }
 
     async fn start(&self, spec: &StartSpec) -> Result<Started> {

@@ -94,7 +94,12 @@ impl Engine for Remote {
     }
 
     async fn observe(&self, id: MachineId) -> Result<Machine> {
-        self.ask(vm::Observe { id }).await
+        let machine = self.ask(vm::Observe { id }).await?;
+        if machine == Machine::Absent {
+            // Whether it ended with a boot of the host is judged by the boot in which it is missed.
+            self.describe().await?;
+        }
+        Ok(machine)
     }
 
     async fn guest_ready(&self, id: MachineId) -> bool {
