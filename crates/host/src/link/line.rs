@@ -45,6 +45,9 @@ impl Default for Patience {
     }
 }
 
+/// What sends on a connection.
+type Sender = SendRequest<Full<Bytes>>;
+
 /// A line to one host.
 pub struct Line {
     address: String,
@@ -60,12 +63,15 @@ pub struct Line {
 #[derive(Default)]
 struct State {
     open: Option<Open>,
+    /// How many connections there were.
+    dialed: u64,
     /// When and why the last try failed, and how long the next one waits.
     failed: Option<(Instant, String, Duration)>,
 }
 
 struct Open {
-    sender: SendRequest<Full<Bytes>>,
+    number: u64,
+    sender: Sender,
     _connection: AbortOnDropHandle<()>,
 }
 
@@ -123,24 +129,44 @@ impl Line {
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> io::Result<Response<Incoming>> {
-        let mut sender = self.sender().await?;
+        let mut is_again = false;
+        loop {
+            let (number, sender) = self.sender().await?;
+            match self.send_by(sender, request.clone()).await? {
+                // The connection was about to end, and the request is not sent.
+                Err(error) if !is_again && (error.is_canceled() || error.is_closed()) => self.let_go(number).await,
+                sent => return sent.map_err(io::Error::other),
+            }
+            is_again = true;
+        }
+    }
+
+    async fn send_by(
+        &self,
+        mut sender: Sender,
+        request: Request<Full<Bytes>>,
+    ) -> io::Result<hyper::Result<Response<Incoming>>> {
         let sent = async {
             sender.ready().await?;
             sender.send_request(request).await
         };
-        let sent = self.closed.run_until_cancelled(sent).await.ok_or_else(closed)?;
-        sent.map_err(io::Error::other)
+        self.closed.run_until_cancelled(sent).await.ok_or_else(closed)
+    }
+
+    /// Gives up a connection, unless another one has its place by now.
+    async fn let_go(&self, number: u64) {
+        self.state.lock().await.open.take_if(|open| open.number == number);
     }
 
     /// The connection that is there, or a new one; soon after a failure that failure, so that many who ask do not make
     /// as many tries.
-    async fn sender(&self) -> io::Result<SendRequest<Full<Bytes>>> {
+    async fn sender(&self) -> io::Result<(u64, Sender)> {
         let mut state = self.state.lock().await;
         if self.closed.is_cancelled() {
             return Err(closed());
         }
         if let Some(open) = state.open.as_ref().filter(|open| !open.sender.is_closed()) {
-            return Ok(open.sender.clone());
+            return Ok((open.number, open.sender.clone()));
         }
         state.open = None;
         if let Some((at, why, pause)) = &state.failed
@@ -149,10 +175,11 @@ impl Line {
             return Err(io::Error::other(why.clone()));
         }
         match timeout(self.patience.answer, self.dial()).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(open) => {
-                let sender = open.sender.clone();
-                *state = State { open: Some(open), failed: None };
-                Ok(sender)
+            Ok((sender, connection)) => {
+                let number = state.dialed + 1;
+                let open = Open { number, sender: sender.clone(), _connection: connection };
+                *state = State { open: Some(open), dialed: number, failed: None };
+                Ok((number, sender))
             }
             Err(error) => {
                 let pause = state.failed.as_ref().map_or(LONGEST / 16, |(_, _, pause)| (*pause * 2).min(LONGEST));
@@ -162,7 +189,7 @@ impl Line {
         }
     }
 
-    async fn dial(&self) -> io::Result<Open> {
+    async fn dial(&self) -> io::Result<(Sender, AbortOnDropHandle<()>)> {
         let made = self.authority.service(self.clock.now());
         let made = made.and_then(|(own, key)| tls::of_service(own, key, self.authority.certificate().clone()));
         let config = Arc::new(made.map_err(io::Error::other)?);
@@ -187,7 +214,7 @@ impl Line {
             }
             ended.notify_one();
         });
-        Ok(Open { sender, _connection: AbortOnDropHandle::new(connection) })
+        Ok((sender, AbortOnDropHandle::new(connection)))
     }
 }
 

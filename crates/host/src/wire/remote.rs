@@ -82,7 +82,9 @@ impl Remote {
             .map_err(|error| EngineError::Permanent(error.to_string()))?;
         let begun = async {
             let mut stream = self.carrier.connect().await?;
-            frame::write(&mut stream, &bytes).await?;
+            // A host that has answered and left breaks the writing off, whose answer is there to be read. Where it has not,
+            // reading says so.
+            let _ = frame::write(&mut stream, &bytes).await;
             io::Result::Ok(stream)
         };
         timeout(self.patience, begun).await.map_err(|_| self.silent())?.map_err(|error| unreachable(&error))

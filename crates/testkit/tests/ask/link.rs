@@ -85,7 +85,8 @@ async fn a_service_asks_the_host_that_it_means_and_no_other() {
     assert_eq!(host.line(name, &own).presence().await.expect("its presence").name, "beta");
     let spool = TempDir::new().expect("a folder");
     let remote = Remote::reach(Arc::new(host.line(name, &own)), spool.path()).await.expect("a host");
-    assert!(remote.ready().is_ok() && remote.capacity().await.is_ok());
+    remote.ready().expect("a host that is ready");
+    remote.capacity().await.expect("its capacity");
     let (before, after, another) = (
         HostName { enrolment: 0, ..name },
         HostName { enrolment: 2, ..name },
