@@ -66,6 +66,18 @@ pub struct Answer {
     pub body: Value,
 }
 
+impl Answer {
+    /// Sends a request and reads the answer whole.
+    async fn to(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
+        let response = request.send().await?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let text = response.text().await?;
+        let body =
+            if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap_or(Value::String(text)) };
+        Ok(Self { status, headers, body })
+    }
+}
+
 impl Platform {
     /// Starts a platform.
     pub async fn start() -> Self {
@@ -345,22 +357,17 @@ impl Caller {
     }
 
     /// Sends a request that may kill the service before the answer; an answer must have this status.
-    pub async fn ask(&self, method: Method, path: &str, body: Value, status: u16) {
+    pub async fn ask(&self, method: Method, path: &str, body: Value, status: u16) -> Option<Answer> {
         let request = self.request(method, path);
         let request = if body.is_null() { request } else { request.json(&body) };
-        if let Ok(response) = request.send().await {
-            assert_eq!(response.status().as_u16(), status, "{:?}", response.text().await);
-        }
+        let answer = Answer::to(request).await.ok()?;
+        assert_eq!(answer.status, status, "{answer:?}");
+        Some(answer)
     }
 
     /// Sends a request.
     pub async fn send(&self, request: reqwest::RequestBuilder) -> Answer {
-        let response = request.send().await.expect("an answer");
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        let text = response.text().await.expect("a body");
-        let body =
-            if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap_or(Value::String(text)) };
-        Answer { status, headers, body }
+        Answer::to(request).await.expect("an answer")
     }
 
     /// Reads. A path that does not begin with `/api` lies in the project.

@@ -100,7 +100,7 @@ async fn copies_have_what_programs_wrote(service: &mut Service, vm: &Value) {
     says(service, vm, "echo whole | sudo tee /mnt/data/unsynced");
     service.kill();
     let caller = killed_at(service, "disk.snapshot.frozen", async |caller| {
-        caller.post("/disk_snapshots", json!({"disk_id": data})).await.id();
+        caller.ask(Method::POST, "/disk_snapshots", json!({"disk_id": data}), 201).await;
     })
     .await;
     let copies = async |caller: &Caller| caller.get("/disk_snapshots").await.body["data"].clone();

@@ -33,7 +33,12 @@ impl Pair {
         Self { lan, web, db }
     }
 
-    /// Whether one gets the other's page.
+    /// Waits until one gets the other's page.
+    fn reaches(service: &Service, from: &Value, name: &str) {
+        eventually("the other's page", 120, || Self::fetches(service, from, name).then_some(()));
+    }
+
+    /// Whether one gets the other's page within three seconds.
     fn fetches(service: &Service, from: &Value, name: &str) -> bool {
         let get = format!("printf 'GET /hello HTTP/1.0\\r\\n\\r\\n' | timeout 3 nc {name} 8000 | grep -c page");
         says(service, from, &format!("{get} || true")) == "1"
@@ -52,6 +57,11 @@ fn is_open(vm: &Value) -> bool {
     asked.is_ok() && page.contains("a page")
 }
 
+/// Waits until somebody outside is let in there.
+fn opens(vm: &Value) {
+    eventually("an open port", 120, || is_open(vm).then_some(()));
+}
+
 async fn set(caller: &Caller, path: &str, rules: Value) {
     let set = caller.put(&format!("{path}/rules"), json!({"rules": rules})).await;
     assert_eq!(set.status, 200, "{set:?}");
@@ -63,8 +73,10 @@ async fn rules_hold_at_once_and_whoever_ends_and_cut_nothing_that_stays_allowed(
     let caller = service.admin().await;
     let pair = Pair::new(&service, &caller).await;
     let (web, db) = (&pair.web.1, &pair.db.1);
-    assert!(is_open(web) && is_open(db));
-    assert!(Pair::fetches(&service, db, "web") && Pair::fetches(&service, web, "db"));
+    opens(web);
+    opens(db);
+    Pair::reaches(&service, db, "web");
+    Pair::reaches(&service, web, "db");
 
     // The VM's own: nothing but SSH comes in, from outside or by its network; it may still begin.
     let mut session = Session::open(&service, web);
@@ -74,10 +86,11 @@ async fn rules_hold_at_once_and_whoever_ends_and_cut_nothing_that_stays_allowed(
         {"direction": "in", "protocol": "any", "action": "deny"},
     ]);
     set(&caller, &vm, ssh_alone).await;
-    eventually("a shut port", 20, || (!is_open(web)).then_some(()));
+    eventually("a shut port", 120, || (!is_open(web)).then_some(()));
     session.echoes("still here");
     assert!(!Pair::fetches(&service, db, "web"));
-    assert!(Pair::fetches(&service, web, "db") && is_open(db));
+    Pair::reaches(&service, web, "db");
+    opens(db);
 
     // They hold while nobody serves, for the service that comes then, and for the next program.
     service.kill();
@@ -87,20 +100,21 @@ async fn rules_hold_at_once_and_whoever_ends_and_cut_nothing_that_stays_allowed(
     let caller = service.admin().await;
     let carrier = program(&service, &pair.web.0).expect("a program");
     kill_process(carrier, Signal::KILL).expect("a signal");
-    eventually("another program", 30, || program(&service, &pair.web.0).filter(|pid| *pid != carrier));
+    eventually("another program", 120, || program(&service, &pair.web.0).filter(|pid| *pid != carrier));
     assert_eq!(says(&service, web, "hostname"), "web");
     assert!(!is_open(web));
     set(&caller, &vm, json!([])).await;
-    eventually("an open port", 20, || is_open(web).then_some(()));
-    assert!(Pair::fetches(&service, db, "web"));
+    opens(web);
+    Pair::reaches(&service, db, "web");
 
     // The network's: between its members, and of nobody else.
     let lan = format!("/networks/{}", pair.lan);
     set(&caller, &lan, json!([{"direction": "in", "protocol": "tcp", "ports": [8000], "action": "deny"}])).await;
-    eventually("a shut network", 20, || (!Pair::fetches(&service, db, "web")).then_some(()));
-    assert!(is_open(web) && !Pair::fetches(&service, web, "db"));
+    eventually("a shut network", 120, || (!Pair::fetches(&service, db, "web")).then_some(()));
+    opens(web);
+    assert!(!Pair::fetches(&service, web, "db"));
     let answers = says(&service, web, "ping -c 1 -W 60 db");
     assert!(answers.contains(" 0% packet loss"), "{answers}");
     set(&caller, &lan, json!([])).await;
-    eventually("an open network", 20, || Pair::fetches(&service, db, "web").then_some(()));
+    Pair::reaches(&service, db, "web");
 }

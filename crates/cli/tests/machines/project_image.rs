@@ -209,8 +209,9 @@ async fn an_image_is_made_on_and_goes() {
         let root = running_root(&service.admin().await).await;
         let body = json!({"from_root_disk": root, "name": "mine"});
         let caller = killed_at(&mut service, point, async |caller| {
-            let id = caller.post("/images", body).await.id();
+            let asked = caller.ask(Method::POST, "/images", body, 201).await;
             if REMOVED.contains(point) {
+                let id = asked.expect("an answer").id();
                 reaches(caller, &id, "ready").await;
                 caller.ask(Method::DELETE, &format!("/images/{id}"), Value::Null, 202).await;
             }
