@@ -31,6 +31,11 @@ pub struct Host {
     pub labels: BTreeMap<String, String>,
     /// `ready`, `cordoned`, `draining`, `lost` or `joining`.
     pub state: String,
+    /// Which VMs leave it while it is drained: `off` or `all`.
+    pub drain: Option<String>,
+    /// What it has that is not deleted.
+    #[serde(default)]
+    pub holds: HostHolds,
     /// Whether it joined and is asked over the network.
     #[serde(default)]
     pub joined: bool,
@@ -44,6 +49,17 @@ pub struct Host {
     pub last_seen_at: String,
     /// When its service first said so, RFC 3339.
     pub created_at: String,
+}
+
+/// What a host has that is not deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HostHolds {
+    /// Machines: of VMs, sandboxes and templates.
+    pub machines: i64,
+    /// Disks, and snapshots of disks.
+    pub disks: i64,
+    /// Images of projects.
+    pub images: i64,
 }
 
 /// A GPU of a host.
@@ -181,6 +197,11 @@ impl Client {
     /// Has a host take no new machines; those that it has go on.
     pub async fn cordon_host(&self, id: &str) -> Result<Host> {
         self.post(&format!("{}/cordon", path(id)), None::<&()>).await
+    }
+
+    /// Has a host take no new machines, and its VMs go to others; with `restart` those that run, too.
+    pub async fn drain_host(&self, id: &str, restart: bool) -> Result<Host> {
+        self.post(&format!("{}/drain?restart={restart}", path(id)), None::<&()>).await
     }
 
     /// Has a host take new machines again.

@@ -79,6 +79,8 @@ const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.
 /// Of a data disk that is brought to the host of its VM.
 pub const TRAVEL: &[&str] =
     &["disk.travel.before", "disk.travel.fetched", "disk.travel.brought", "disk.travel.settled", "disk.travel.after"];
+/// Of a VM whose host is drained, and that runs.
+pub const LEAVING: &[&str] = &["vm.leave.before", "vm.leave.after", "vm.move.before", "vm.move.done", "vm.move.after"];
 const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
 /// Of a disk that no VM has, and of one of a VM that runs.
 const COPY: &[&str] = &[
@@ -248,7 +250,7 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
-    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, TRAVEL, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, TRAVEL, LEAVING, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
     let lists =
         [CREATION, SEEN, STOP, RESTART, START, DELETION, PORTS, KEYS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
     let lists = lists.into_iter().chain(of_disks).chain(of_memory);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::BERTH;
-use crate::crash::{TRAVEL, killed_at};
+use crate::crash::{LEAVING, TRAVEL, killed_at};
 use crate::guest::{ready, says, with_login};
 
 /// A host's folder, and its process while it runs.
@@ -211,8 +211,8 @@ async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
     let own = admin.get("/api/v1/admin/hosts").await.body;
     let own =
         own["data"].as_array().expect("hosts").iter().find(|host| host["id"] != found["id"]).expect("another one");
-    let cordoned = admin.act(&format!("/api/v1/admin/hosts/{}/cordon", own["id"].as_str().expect("an id"))).await;
-    assert_eq!(cordoned.status, 202, "{cordoned:?}");
+    let hosts = [found["id"].clone(), own["id"].clone()];
+    assert_eq!(admin.act(&of(&hosts[1], "cordon")).await.status, 202);
     let id = admin.create_vm(with_login(&service)).await;
     let vm = ready(&admin, &id).await;
     assert_eq!(vm["host_id"], found["id"]);
@@ -220,6 +220,51 @@ async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
     let admin = disks_come(&mut service, &host, &id).await;
     admin.delete(&format!("/vms/{id}")).await;
     admin.gone(&id).await;
+    let mut body = with_login(&service);
+    body["data_disks"] = json!({"create_disks": [{"name": "its", "type": "block", "size_gb": 1}]});
+    let id = admin.create_vm(body).await;
+    leaves(&mut service, &host, &hosts, &id).await;
+}
+
+/// The path of what is said of a host.
+fn of(host: &Value, verb: &str) -> String {
+    format!("/api/v1/admin/hosts/{}/{verb}", host.as_str().expect("an id"))
+}
+
+/// Has a VM go from host to host and back while the service dies at every step; it has what was written, and there is one of it.
+async fn leaves(service: &mut Service, host: &Host, hosts: &[Value; 2], id: &str) {
+    let folders = [host.dir.path().to_owned(), service.dir.path().to_owned()];
+    let mut admin = service.admin().await;
+    let vm = ready(&admin, id).await;
+    assert_eq!(vm["host_id"], hosts[0]);
+    says(service, &vm, "echo what was written >/kept && sync");
+    let disks: Vec<_> = [&vm["root_disk"]].into_iter().chain(vm["data_disks"].as_array().expect("disks")).collect();
+    let disks: Vec<_> = disks.into_iter().map(|disk| disk["id"].as_str().expect("an id").to_owned()).collect();
+    for (number, point) in LEAVING.iter().enumerate() {
+        let (from, to) = (number % 2, 1 - number % 2);
+        assert_eq!(admin.act(&of(&hosts[to], "uncordon")).await.status, 202);
+        admin = killed_at(service, point, async |admin: &Caller| {
+            admin.ask(Method::POST, &of(&hosts[from], "drain?restart=true"), Value::Null, 202).await;
+        })
+        .await;
+        let path = format!("/vms/{id}");
+        let has_come = async |admin: Caller| {
+            let vm = admin.get(&path).await.body;
+            vm["host_id"] == hosts[to] && vm["status"] == "running"
+        };
+        admin.until("the other host", has_come).await;
+        let vm = ready(&admin, id).await;
+        assert_eq!(says(service, &vm, "cat /kept"), "what was written", "{point}");
+        assert!(vm["message"].is_null(), "{point}: {vm}");
+        let is_there = |at: usize| {
+            let all = std::fs::read_dir(folders[at].join("disks")).into_iter().flatten().flatten();
+            let all: Vec<_> = all.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+            disks.iter().filter(|disk| all.iter().any(|file| file.starts_with(disk.as_str()))).count()
+        };
+        assert_eq!(is_there(to), disks.len(), "{point}");
+        eventually("one copy", 60, || (is_there(from) == 0).then_some(()));
+        assert!(!folders[from].join("machines").join(id).exists(), "{point}: its machine is there once");
+    }
 }
 
 /// Attaches disks of the service's own host to a VM of another, and has the service die at every step; one copy of each is left.

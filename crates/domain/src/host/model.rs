@@ -21,6 +21,16 @@ words! {
     }
 }
 
+words! {
+    /// Which VMs leave a host that is drained.
+    Drain {
+        /// Those that are off.
+        Off = "off",
+        /// Those that run, too: each is shut down, and starts on another host.
+        All = "all",
+    }
+}
+
 /// What a host has in all, before anything of it is promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {

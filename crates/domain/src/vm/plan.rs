@@ -117,6 +117,8 @@ pub struct Snapshot {
     pub has_memory: bool,
     /// Whether the machine that runs now has to end before another begins.
     pub ending: bool,
+    /// Whether it is to go onto another host, since its own is drained.
+    pub leaves: bool,
     /// When the power button was pressed first.
     pub power_off_at: Option<Timestamp>,
     /// When the power button was pressed last.
@@ -189,7 +191,9 @@ fn gone(s: &Snapshot) -> Step {
 fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
         (Machine::Absent, _) if s.has_memory => Step::ForgetMemory,
-        (Machine::Absent, Status::Stopped | Status::Failed) => for_disks(s).unwrap_or(Step::Rest),
+        (Machine::Absent, Status::Stopped | Status::Failed) => {
+            for_disks(s).or_else(|| moves(s).then_some(Step::Move)).unwrap_or(Step::Rest)
+        }
         (Machine::Absent, _) => Step::Stopped,
         _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
@@ -250,6 +254,7 @@ fn keep_running(s: &Snapshot) -> Step {
         return step;
     }
     match s.machine {
+        Machine::Running if s.leaves && !s.disks.iter().any(|disk| disk.moving.is_some()) => Step::Leave,
         Machine::Running if s.guest_ready && s.keys_changed => Step::SetKeys,
         Machine::Running if s.guest_ready => Step::Rest,
         Machine::Running if s.machine_ready => Step::GuestReady,
@@ -312,6 +317,9 @@ fn bring_up(s: &Snapshot) -> Step {
     if s.status == Status::Pending {
         return Step::Enter(Status::Provisioning, "reserving processors, memory and an address");
     }
+    if moves(s) {
+        return Step::Move;
+    }
     if !s.reserved {
         return Step::Reserve;
     }
@@ -344,6 +352,11 @@ fn switch_on(s: &Snapshot) -> Step {
         Machine::Unresponsive => Step::Wait(s.now.plus_seconds(SILENCE_POLL)),
         Machine::Running | Machine::Stalled | Machine::PoweredOff | Machine::Panicked => Step::Running,
     }
+}
+
+/// Whether it goes onto another host now: it is off, nothing of it is in memory, and its disks are whole.
+fn moves(s: &Snapshot) -> bool {
+    s.leaves && s.machine == Machine::Absent && !s.has_memory && unmade(s).is_none()
 }
 
 /// Whether the machine is there, and all that is left is to say so.

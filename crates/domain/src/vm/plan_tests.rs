@@ -43,6 +43,7 @@ impl World {
             reserved: false,
             has_memory: false,
             ending: false,
+            leaves: false,
             power_off_at: None,
             pressed_at: None,
             start_after: None,
@@ -424,6 +425,33 @@ fn a_disk_that_lies_on_another_host_is_waited_for() {
     let mut here = starting;
     here.disks[0].is_elsewhere = false;
     assert_eq!(next(&here), Step::AttachDisk(id));
+}
+
+#[test]
+fn one_that_leaves_its_host_ends_first_and_goes_once_it_is_off() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    world.s.leaves = true;
+    let runs = world.s.clone();
+    assert_eq!(next(&runs), Step::Leave);
+    let mut changes = runs.clone();
+    changes.disks[0].moving = Some((Move::In, runs.now));
+    assert_ne!(next(&changes), Step::Leave, "what is under way for its disks ends first");
+    let ending = Snapshot { status: Status::Restarting, ending: true, ..runs.clone() };
+    assert_eq!(next(&ending), Step::PressPower);
+    let off = Snapshot { machine: Machine::Absent, ..ending };
+    assert_eq!(next(&off), Step::Ended);
+    let ended = Snapshot { ending: false, ..off };
+    assert_eq!(next(&ended), Step::Move);
+    let mut unmade = ended.clone();
+    unmade.disks[0].status = DiskStatus::Failed;
+    assert_ne!(next(&unmade), Step::Move);
+    let stopped = Snapshot { want: Want::Stop, status: Status::Stopped, ..ended.clone() };
+    assert_eq!(next(&stopped), Step::Move);
+    let suspended = Snapshot { want: Want::Suspend, status: Status::Suspended, has_memory: true, ..ended.clone() };
+    assert_eq!(next(&suspended), Step::Rest, "its memory is on its host");
+    let goes_on = Snapshot { status: Status::Starting, has_memory: true, reserved: true, ..ended };
+    assert_eq!(next(&goes_on), Step::Start);
 }
 
 #[test]

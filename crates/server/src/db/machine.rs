@@ -116,6 +116,14 @@ pub struct Machine {
     pub ready: bool,
 }
 
+impl Machine {
+    /// Is on another host from now on, where it holds nothing yet.
+    pub fn leave_for(&mut self, host: HostId) {
+        (self.host, self.reserved, self.slot, self.host_boot) = (Some(host), false, None, None);
+        (self.address, self.ssh_port, self.shared_address, self.pool_address) = (None, None, None, None);
+    }
+}
+
 impl FromRow for Machine {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         let kind = row.word("machine_owner_kind", OwnerKind::parse)?;

@@ -134,8 +134,14 @@ pub async fn open(tx: &mut Tx, tenant: Tenant, id: NetworkId) -> Result<Option<O
         .await
 }
 
-/// The hosts that a network's machines have their places on, but for this one.
-pub async fn hosts(on: impl On, network: NetworkId, but: MachineId) -> Result<Vec<HostId>, DbError> {
+/// The hosts that a network's machines have their places on, but for this one. Where that leaves a host, those do not count
+/// that leave it, too, or that are off there.
+pub async fn hosts(
+    on: impl On,
+    network: NetworkId,
+    but: MachineId,
+    leaves: Option<HostId>,
+) -> Result<Vec<HostId>, DbError> {
     struct Host(HostId);
     impl FromRow for Host {
         fn from_row(row: &Row) -> Result<Self, DbError> {
@@ -144,8 +150,11 @@ pub async fn hosts(on: impl On, network: NetworkId, but: MachineId) -> Result<Ve
     }
     let hosts = sql("SELECT DISTINCT m.host_id FROM network_members nm \
          JOIN machines m ON m.owner_id = nm.owner_id AND m.owner_kind = nm.owner_kind \
-         WHERE nm.network_id = $1 AND m.id <> $2 AND m.host_id IS NOT NULL AND m.deleted_at IS NULL");
-    let hosts: Vec<Host> = hosts.bind(network).bind(but).fetch_all(on).await?;
+         WHERE nm.network_id = $1 AND m.id <> $2 AND m.host_id IS NOT NULL AND m.deleted_at IS NULL \
+         AND NOT (m.host_id = $3 AND (m.reserved = 0 \
+             OR EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.drain = 'all')))");
+    let leaves = leaves.map(|host| host.to_string()).unwrap_or_default();
+    let hosts: Vec<Host> = hosts.bind(network).bind(but).bind(leaves).fetch_all(on).await?;
     Ok(hosts.into_iter().map(|Host(host)| host).collect())
 }
 

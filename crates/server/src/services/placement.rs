@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use berth_domain::host::State;
 use berth_domain::host::gpu::{Device, Gpu};
 use berth_domain::host::placement::{
     AtHand, Disk, Host, Overcommit, Placed, Policy, Promised, Refused, Wish, place as decide,
 };
+use berth_domain::host::{Drain, State};
 use berth_domain::ids::HostId;
 use serde_json::json;
 use uuid::Uuid;
@@ -98,6 +98,12 @@ pub async fn place(
     }
     let fleet: Vec<_> = standing.iter().map(|it| it.host(now.get(&it.row.id), overcommit)).collect();
     Ok(decide(wish, &fleet, Policy::default(), Uuid::now_v7).map_err(Refusal::from))
+}
+
+/// The hosts that are drained and can be asked, and which VMs leave them.
+pub async fn drained(tx: &mut Tx) -> Result<Vec<(HostId, Drain)>, DbError> {
+    let hosts = host::all(tx).await?.into_iter().filter(|host| host.state() == State::Draining);
+    Ok(hosts.filter_map(|host| Some((host.id, host.drain?))).collect())
 }
 
 impl Standing {

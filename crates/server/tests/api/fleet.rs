@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const HOSTS: &str = "/api/v1/admin/hosts";
 
 /// A host that has joined and is ready.
-async fn join(platform: &Platform, name: &str) -> JoinedHost {
+pub async fn join(platform: &Platform, name: &str) -> JoinedHost {
     let made = platform.admin.post(HOSTS, json!({"name": name, "region_id": "local"})).await;
     let token = made.body["token"].as_str().unwrap_or_else(|| panic!("{made:?}"));
     let beta = JoinedHost::join(&platform.admin.anonymous(), token).await.expect("it joins");
@@ -17,18 +17,18 @@ async fn join(platform: &Platform, name: &str) -> JoinedHost {
     beta
 }
 
-async fn is(admin: &Caller, beta: &JoinedHost, state: &str) {
+pub async fn is(admin: &Caller, beta: &JoinedHost, state: &str) {
     let path = format!("{HOSTS}/{}", beta.id);
     admin.until(state, async |admin| admin.get(&path).await.body["state"] == state).await;
 }
 
 /// Leaves so many MiB of a host's memory to VMs.
-fn leave(engine: &SimulatedEngine, memory_mb: i64) {
+pub fn leave(engine: &SimulatedEngine, memory_mb: i64) {
     engine.set_capacity(|capacity| capacity.memory_mb = memory_mb);
 }
 
 /// A platform whose own host has no room, and the host that has.
-async fn two() -> (Platform, JoinedHost) {
+pub async fn two() -> (Platform, JoinedHost) {
     let platform = Platform::start().await;
     leave(&platform.engine, 0);
     let beta = join(&platform, "beta").await;
@@ -36,19 +36,19 @@ async fn two() -> (Platform, JoinedHost) {
 }
 
 /// The host that a VM is on.
-async fn host(admin: &Caller, vm: &str) -> Value {
+pub async fn host(admin: &Caller, vm: &str) -> Value {
     admin.get(&format!("/vms/{vm}")).await.body["host_id"].clone()
 }
 
 /// A data disk that is ready.
-async fn disk(admin: &Caller, name: &str) -> String {
+pub async fn disk(admin: &Caller, name: &str) -> String {
     let body = json!({"name": name, "type": "block", "size_gb": 10, "region_id": "local"});
     let id = admin.post("/disks", body).await.id();
     ready(admin, &format!("/disks/{id}")).await;
     id
 }
 
-async fn ready(admin: &Caller, path: &str) {
+pub async fn ready(admin: &Caller, path: &str) {
     admin.until(path, async |admin| admin.get(path).await.body["status"] == "ready").await;
 }
 

@@ -15,6 +15,7 @@ mod count;
 mod disk;
 mod disk_import;
 mod disk_snapshot;
+mod drain;
 mod edge;
 mod envelope;
 mod event;

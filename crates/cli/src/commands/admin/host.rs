@@ -9,7 +9,9 @@ use crate::context::Context;
 use crate::output::{self, Table};
 use crate::page::PageArgs;
 use crate::pairs::pairs;
+use crate::progress::{Progress, Stage, watch};
 use crate::typed::{Words, retold};
+use crate::wait::WaitArgs;
 
 /// The option for each field of a change.
 const WORDS: Words = &[("name", "--name"), ("labels", "LABEL")];
@@ -34,8 +36,10 @@ pub enum HostCommand {
     Show(HostArg),
     /// Take no new machines; those that are there go on, and start there again
     Cordon(HostArg),
-    /// Take new machines again
+    /// Take new machines again, and have VMs leave no more
     Uncordon(HostArg),
+    /// Take no new machines, and have VMs that are off go to other hosts, with their disks
+    Drain(DrainArgs),
     /// Call a host otherwise, or give it labels
     Label(LabelArgs),
     /// Have another machine join: print the command that is typed there, once and within 24 hours
@@ -62,6 +66,17 @@ pub struct AddArgs {
     /// A label, as KEY=VALUE; may be given several times
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct DrainArgs {
+    /// Name or id
+    host: String,
+    /// VMs that run, too: each is shut down, and starts on another host
+    #[arg(long)]
+    restart: bool,
+    #[command(flatten)]
+    wait: WaitArgs,
 }
 
 #[derive(Args)]
@@ -105,6 +120,7 @@ pub async fn run(context: &Context, command: HostCommand) -> Result<()> {
             let id = find_host(context, &host).await?.id;
             row(context, &client.uncordon_host(&id).await?)
         }
+        HostCommand::Drain(args) => drain(context, args).await,
         HostCommand::Label(args) => label(context, args).await,
         HostCommand::Add(AddArgs { name, region, labels }) => {
             let new = NewHost { name, region_id: region, labels: pairs(&labels, "label")? };
@@ -122,6 +138,37 @@ pub async fn run(context: &Context, command: HostCommand) -> Result<()> {
             output::done(context.look, &host.name, &host.id, &said);
             Ok(())
         }
+    }
+}
+
+/// How long a drain is waited for, in seconds, unless it is said.
+const LONGEST_DRAIN: u64 = 3600;
+
+/// Drains a host; with `--wait` until it has no machine any more.
+async fn drain(context: &Context, args: DrainArgs) -> Result<()> {
+    let id = find_host(context, &args.host).await?.id;
+    let mut host = context.client.drain_host(&id, args.restart).await?;
+    if args.wait.wanted(false) {
+        let seconds = args.wait.longest(LONGEST_DRAIN);
+        let look = async || Ok(context.client.host(&id).await?);
+        let progress = Progress::new(context.is_quiet());
+        host = watch(progress, Some(seconds), host, |host| Ok(left(host, seconds)), look).await?;
+    }
+    row(context, &host)
+}
+
+/// What is left of a drain.
+fn left(host: &Host, seconds: u64) -> Stage {
+    let (name, machines) = (&host.name, host.holds.machines);
+    if machines == 0 {
+        return Stage::Over;
+    }
+    Stage::Underway {
+        shown: format!("{name}: {machines} machines left"),
+        late: format!(
+            "{name} still has {machines} machines after {seconds} s. VMs that run leave with --restart; suspended VMs, and those \
+             that no other host has room for, stay. Look at them: berth admin vm list"
+        ),
     }
 }
 
@@ -148,6 +195,14 @@ fn row(context: &Context, host: &Host) -> Result<()> {
     output::rows(context.look, host, |host| show_hosts(std::slice::from_ref(host)))
 }
 
+/// What becomes of its machines; of one that is drained, which VMs leave it.
+fn state(host: &Host) -> String {
+    match host.drain.as_deref() {
+        Some(which) if host.state == "draining" => format!("draining ({which})"),
+        _ => host.state.clone(),
+    }
+}
+
 fn labels(host: &Host) -> String {
     host.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
@@ -156,7 +211,8 @@ fn show_hosts(hosts: &[Host]) -> Table {
     let rows = hosts.iter().map(|host| {
         [
             host.name.clone(),
-            host.state.clone(),
+            state(host),
+            host.holds.machines.to_string(),
             host.region_ids.join(" "),
             host.cpus.to_string(),
             format!("{} MiB", host.memory_mb),
@@ -169,8 +225,10 @@ fn show_hosts(hosts: &[Host]) -> Table {
             host.id.clone(),
         ]
     });
-    let header =
-        ["NAME", "STATE", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+AT", "+VERSION", "SEEN", "TROUBLE", "ID"];
+    let header = [
+        "NAME", "STATE", "MACHINES", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+AT", "+VERSION", "SEEN",
+        "TROUBLE", "ID",
+    ];
     Table::new(header, rows, "No hosts.")
 }
 
@@ -179,7 +237,10 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
     vec![
         ("name", host.name.clone()),
         ("id", host.id.clone()),
-        ("state", host.state.clone()),
+        ("state", state(host)),
+        ("machines", host.holds.machines.to_string()),
+        ("disks", host.holds.disks.to_string()),
+        ("images", host.holds.images.to_string()),
         ("regions", host.region_ids.join(" ")),
         ("addresses", host.addresses.join(" ")),
         ("cpus", host.cpus.to_string()),

@@ -62,6 +62,10 @@ pub enum Step {
         /// Seconds to wait, growing with each death in a row.
         delay: i64,
     },
+    /// Record that a machine has to end whose host is drained, if another host takes it.
+    Leave,
+    /// Put a VM that is off onto another host, since its own is drained. Its disks follow.
+    Move,
     /// Press the power button.
     PressPower,
     /// End the process.
@@ -125,6 +129,10 @@ words! {
         GuestOff = "guest_off",
         /// [`Step::StartAgain`].
         StartAgain = "start_again",
+        /// [`Step::Leave`].
+        Leave = "leave",
+        /// [`Step::Move`].
+        Move = "move",
         /// [`Step::PressPower`].
         PressPower = "press_power",
         /// [`Step::PowerOff`].
@@ -178,6 +186,8 @@ impl Step {
             Self::GuestReady => StepKind::GuestReady,
             Self::GuestOff => StepKind::GuestOff,
             Self::StartAgain { .. } => StepKind::StartAgain,
+            Self::Leave => StepKind::Leave,
+            Self::Move => StepKind::Move,
             Self::PressPower => StepKind::PressPower,
             Self::PowerOff => StepKind::PowerOff,
             Self::Ended => StepKind::Ended,

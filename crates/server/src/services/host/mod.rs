@@ -3,7 +3,8 @@
 //! A host is a row. The service writes the row of its own host before anything else looks at machines, and keeps it fresh:
 //! which boot it is in, what it has to give, when it was last seen. The row's id is the data folder's, so that it stays the
 //! same whatever the host is called and wherever the folder lies. What administrators of the platform say of it stays, whatever
-//! its service finds: a name, labels, and that it takes no new machines (`cordon`).
+//! its service finds: a name, labels, that it takes no new machines (`cordon`), and
+//! that VMs leave it (`drain`).
 //!
 //! A database has one data folder ([`crate::db::keeper`]): whichever host that was on before is lost, and its machines are
 //! this one's.
@@ -90,6 +91,7 @@ impl Hosts {
             labels: known.map(|known| known.labels.clone()).unwrap_or_default(),
             state: known.map_or(State::Ready, |known| known.state),
             cordoned: known.is_some_and(|known| known.cordoned),
+            drain: known.and_then(|known| known.drain),
             last_seen: now,
             created_at: known.map_or(now, |known| known.created_at),
             joined: false,

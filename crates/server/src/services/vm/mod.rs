@@ -122,6 +122,7 @@ impl Vms {
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(reconcile::image_travel::watch(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
         if let Some(place) = self.inner.names.clone() {
             tasks.spawn(nameserver::serve(self.clone(), place, stop.clone()));

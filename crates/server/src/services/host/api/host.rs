@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use berth_domain::Result;
+use berth_domain::host::Drain;
 use berth_domain::host::request::UpdateHost;
 
 use crate::db::machine_gpu;
@@ -11,6 +12,7 @@ use crate::http::body;
 use crate::http::envelope::ErrorBody;
 use crate::http::list::{List, NameParams, PageParams, Params};
 use crate::http::path::PathText;
+use crate::http::query::truth;
 use crate::http::reply::{Accepted, Reply};
 use crate::services::host::store::host::HostRow;
 use crate::services::host::wire::host::{HostState, HostView, UpdateHostBody};
@@ -32,7 +34,9 @@ pub(super) async fn list_hosts(
     params.finish()?;
     let (rows, total) = store::host::list(&hosts.db, &listing).await?;
     let held = machine_gpu::all(&hosts.db).await?;
-    Ok(Json(List::new(rows.into_iter().map(|row| HostView::of(row, &held)).collect(), listing.page, total)))
+    let things = store::host::things_of(&hosts.db, &rows).await?;
+    let views = rows.into_iter().zip(things).map(|(row, things)| HostView::of(row, things, &held)).collect();
+    Ok(Json(List::new(views, listing.page, total)))
 }
 
 /// One host.
@@ -84,7 +88,7 @@ pub(super) async fn cordon_host(
     Ok(Accepted(view(&hosts, host).await?))
 }
 
-/// Has a host take new machines again. What failed meanwhile is started by its owner.
+/// Has a host take new machines again, and VMs leave it no more. What failed meanwhile is started by its owner.
 #[utoipa::path(post, path = "/api/v1/admin/hosts/{host_id}/uncordon", operation_id = "uncordonHost",
     tag = "administration", params(("host_id" = uuid::Uuid, Path)),
     responses((status = 202, body = HostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
@@ -99,7 +103,32 @@ pub(super) async fn uncordon_host(
     Ok(Accepted(view(&hosts, host).await?))
 }
 
-/// A host with what machines have of its GPUs.
+/// Has a host take no new machines, and its VMs go to other hosts that have room, with their disks: those that are off, as
+/// soon as they are, and with `restart=true` those that run, too, a few at a time: each is shut down and starts elsewhere. VMs
+/// that are suspended with their memory, sandboxes, snapshots of disks, images of projects, and disks of no VM stay. `holds`
+/// says what is left. It goes on until the host is uncordoned.
+#[utoipa::path(post, path = "/api/v1/admin/hosts/{host_id}/drain", operation_id = "drainHost", tag = "administration",
+    params(("host_id" = uuid::Uuid, Path),
+        ("restart" = Option<bool>, Query, description = "whether VMs that run are shut down and started elsewhere")),
+    responses((status = 202, body = HostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
+        (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
+    security(("bearer" = [])))]
+pub(super) async fn drain_host(
+    State(hosts): State<Hosts>,
+    Administrator(admin): Administrator,
+    path: PathText,
+    mut params: Params,
+) -> Reply<Accepted<HostView>> {
+    let id = path.id("host_id")?;
+    let restart = params.read("restart", truth).unwrap_or(false);
+    params.finish()?;
+    let drain = if restart { Drain::All } else { Drain::Off };
+    let host = ops::host::drain(&hosts, &admin, id, drain).await?;
+    Ok(Accepted(view(&hosts, host).await?))
+}
+
+/// A host with what it has, and what machines have of its GPUs.
 async fn view(hosts: &Hosts, row: HostRow) -> Result<HostView> {
-    Ok(HostView::of(row, &machine_gpu::all(&hosts.db).await?))
+    let things = store::host::things(&hosts.db, row.id).await?;
+    Ok(HostView::of(row, things, &machine_gpu::all(&hosts.db).await?))
 }

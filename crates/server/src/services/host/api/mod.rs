@@ -15,6 +15,7 @@ pub(super) fn routes() -> OpenApiRouter<Hosts> {
         .routes(routes!(host::get_host, host::update_host))
         .routes(routes!(host::cordon_host))
         .routes(routes!(host::uncordon_host))
+        .routes(routes!(host::drain_host))
 }
 
 /// The routes of hosts that join and go.

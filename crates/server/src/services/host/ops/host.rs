@@ -1,5 +1,6 @@
 //! Names, labels, and whether a host takes new machines.
 
+use berth_domain::host::Drain;
 use berth_domain::host::request::UpdateHost;
 use berth_domain::ids::HostId;
 use berth_domain::{Code, Error, Result};
@@ -15,15 +16,30 @@ use crate::services::host::{Hosts, store};
 pub async fn cordon(hosts: &Hosts, admin: &Person, id: HostId, cordoned: bool) -> Result<HostRow> {
     let mut tx = hosts.db.begin_as(admin).await?;
     let before = find(&mut tx, id).await?;
-    if before.cordoned == cordoned {
+    let drain = before.drain.filter(|_| cordoned);
+    if (before.cordoned, before.drain) == (cordoned, drain) {
         return Ok(before);
     }
-    let host = HostRow { cordoned, ..before.clone() };
+    let host = HostRow { cordoned, drain, ..before.clone() };
     if cordoned {
         machine::give_way(&mut tx, id).await?;
     }
     let action = if cordoned { "host.cordon" } else { "host.uncordon" };
     write(hosts, tx, (admin, action), (&before, host), json!({ "name": before.name() })).await
+}
+
+/// Has a host take no new machines, and its VMs go to other hosts that have room: those that are off, or all. It holds until
+/// the host is uncordoned.
+pub async fn drain(hosts: &Hosts, admin: &Person, id: HostId, drain: Drain) -> Result<HostRow> {
+    let mut tx = hosts.db.begin_as(admin).await?;
+    let before = find(&mut tx, id).await?;
+    if before.drain == Some(drain) {
+        return Ok(before);
+    }
+    let host = HostRow { cordoned: true, drain: Some(drain), ..before.clone() };
+    machine::give_way(&mut tx, id).await?;
+    let data = json!({ "name": before.name(), "drain": drain.as_str() });
+    write(hosts, tx, (admin, "host.drain"), (&before, host), data).await
 }
 
 /// Calls a host otherwise, and labels it anew.

@@ -91,7 +91,13 @@ async fn shown_once(
     now: Timestamp,
 ) -> Result<Outcome<NewHostView>> {
     let has_joined = row.enrolment > 0;
-    let body = NewHostView::new(HostView::of(row, &machine_gpu::all(&mut *tx).await?), token.shown(), base, has_joined);
+    let things = store::host::things(&mut *tx, row.id).await?;
+    let body = NewHostView::new(
+        HostView::of(row, things, &machine_gpu::all(&mut *tx).await?),
+        token.shown(),
+        base,
+        has_joined,
+    );
     let location = body.location();
     key.keep(tx, now, &location, &body.host).await?;
     Ok(Outcome::Created(Created { location, body }))
@@ -216,6 +222,7 @@ fn promised(name: String, token: &JoinToken, now: Timestamp) -> HostRow {
         labels: BTreeMap::new(),
         state: State::Lost,
         cordoned: false,
+        drain: None,
         last_seen: now,
         created_at: now,
         joined: true,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::placement::Overcommit;
-use berth_domain::host::{Capacity, State};
+use berth_domain::host::{Capacity, Drain, State};
 use berth_domain::ids::HostId;
 
 use crate::columns;
@@ -44,6 +44,8 @@ pub struct HostRow {
     pub state: State,
     /// Whether an administrator said that it takes no new machines. It holds on while the host is lost.
     pub cordoned: bool,
+    /// Which VMs an administrator said are to leave it. It is cordoned, too, then.
+    pub drain: Option<Drain>,
     /// When its service last wrote here.
     pub last_seen: Timestamp,
     /// When its first service wrote here, or an administrator had it join.
@@ -79,6 +81,7 @@ impl FromRow for HostRow {
             labels: row.json("labels")?,
             state: row.word("state", State::parse)?,
             cordoned: row.flag("cordoned")?,
+            drain: row.opt_word("drain", Drain::parse)?,
             last_seen: row.time("last_seen")?,
             created_at: row.time("created_at")?,
             joined: row.flag("joined")?,
@@ -108,6 +111,7 @@ impl HostRow {
     pub fn state(&self) -> State {
         match self.state {
             State::Lost if self.joined && self.enrolment == 0 => State::Joining,
+            State::Ready if self.drain.is_some() => State::Draining,
             State::Ready if self.cordoned => State::Cordoned,
             state => state,
         }
@@ -119,7 +123,7 @@ fn columns(host: &HostRow) -> Columns {
         "id": host.id, "name": &host.name, "given_name": host.given_name.clone(), "addresses": json::text(&host.addresses),
         "regions": json::text(&host.regions), "cpus": host.capacity.cpus, "memory_mb": host.capacity.memory_mb,
         "gpus": json::text(&host.gpus), "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
-        "state": host.state.as_str(), "cordoned": host.cordoned, "last_seen": host.last_seen, "created_at": host.created_at,
+        "state": host.state.as_str(), "cordoned": host.cordoned, "drain": host.drain.map(Drain::as_str), "last_seen": host.last_seen, "created_at": host.created_at,
         "joined": host.joined, "enrolment": host.enrolment, "token_hash": host.token_hash.clone(), "token_until": host.token_until,
         "certificate_until": host.certificate_until, "version": host.version.clone(), "trouble": host.trouble.clone(),
     }
@@ -132,7 +136,8 @@ pub const LISTED: Listed = Listed {
     name: Some("COALESCE(hosts.given_name, hosts.name)"),
     status: Some(Words {
         param: "state",
-        column: "CASE WHEN hosts.cordoned = 1 AND hosts.state = 'ready' THEN 'cordoned' \
+        column: "CASE WHEN hosts.drain IS NOT NULL AND hosts.state = 'ready' THEN 'draining' \
+                 WHEN hosts.cordoned = 1 AND hosts.state = 'ready' THEN 'cordoned' \
                  WHEN hosts.joined = 1 AND hosts.enrolment = 0 THEN 'joining' ELSE hosts.state END",
         words: State::WORDS,
     }),
@@ -190,6 +195,15 @@ impl Things {
     pub fn is_none(self) -> bool {
         self == Self::default()
     }
+}
+
+/// What each of these hosts has.
+pub async fn things_of(db: &Db, hosts: &[HostRow]) -> Result<Vec<Things>, DbError> {
+    let mut all = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        all.push(things(db, host.id).await?);
+    }
+    Ok(all)
 }
 
 /// What a host has.
@@ -257,6 +271,7 @@ mod tests {
             labels: BTreeMap::new(),
             state,
             cordoned: false,
+            drain: None,
             last_seen: Timestamp(1),
             created_at: Timestamp(1),
             joined: false,

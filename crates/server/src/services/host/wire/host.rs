@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
+use berth_domain::host::Drain;
 use berth_domain::host::gpu::{Device, Gpu, Kind, PciAddress};
 use berth_domain::machine::Owner;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::db::machine_gpu::Held;
-use crate::services::host::store::host::HostRow;
+use crate::services::host::store::host::{HostRow, Things};
 
 /// What machines run on.
 #[derive(Debug, Serialize, ToSchema)]
@@ -37,6 +38,11 @@ pub struct HostView {
     /// What becomes of its machines.
     #[schema(value_type = HostState)]
     state: &'static str,
+    /// Which VMs leave it while it is drained: those that are `off`, or `all`.
+    #[schema(value_type = Option<HostDrain>)]
+    drain: Option<&'static str>,
+    /// What it has that is not deleted.
+    holds: HoldsView,
     /// Whether it joined and is asked over the network; else a service runs there.
     joined: bool,
     /// The version of Berth there.
@@ -52,6 +58,18 @@ pub struct HostView {
     /// When it was first there, or was added.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+}
+
+/// What a host has that is not deleted.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HostHoldsResponse)]
+pub struct HoldsView {
+    /// Machines: of VMs, sandboxes and templates.
+    machines: i64,
+    /// Disks, and snapshots of disks.
+    disks: i64,
+    /// Images of projects.
+    images: i64,
 }
 
 /// A change of a host; absent fields stay as they are.
@@ -145,12 +163,23 @@ pub(crate) enum HostState {
     Ready,
     /// An administrator said that it takes no new machines; those that it has go on, and start there again.
     Cordoned,
-    /// It keeps those that it has until they are somewhere else; no route sets this yet.
+    /// It takes no new machines, and VMs leave it.
     Draining,
     /// Another one has its database and its machines; or it joined and has not answered for half a minute.
     Lost,
     /// It was added and has not joined yet.
     Joining,
+}
+
+/// Which VMs leave a host that is drained.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a word of the wire")]
+pub(crate) enum HostDrain {
+    /// Those that are off.
+    Off,
+    /// Those that run, too: each is shut down, and starts on another host.
+    All,
 }
 
 impl HostView {
@@ -159,8 +188,8 @@ impl HostView {
         format!("/api/v1/admin/hosts/{}", self.id)
     }
 
-    /// A host, and what machines have of all hosts' GPUs.
-    pub fn of(row: HostRow, held: &[Held]) -> Self {
+    /// A host, what it has, and what machines have of all hosts' GPUs.
+    pub fn of(row: HostRow, things: Things, held: &[Held]) -> Self {
         let of_host = || held.iter().filter(|held| held.host == row.id);
         let view = |gpu: &Gpu| GpuView::of(gpu, of_host());
         Self {
@@ -168,6 +197,8 @@ impl HostView {
             id: row.id.to_string(),
             name: row.name().to_owned(),
             state: row.state().as_str(),
+            drain: row.drain.map(Drain::as_str),
+            holds: HoldsView { machines: things.machines, disks: things.disks, images: things.images },
             joined: row.joined,
             version: row.version,
             trouble: row.trouble,

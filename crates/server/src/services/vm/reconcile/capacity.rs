@@ -39,16 +39,23 @@ pub(super) struct Offer {
 /// What hosts have at this moment. Those that do not say are not among them.
 pub(super) type Offers = HashMap<HostId, Offer>;
 
-/// Asks all hosts at once what they have for a VM; where it is on one already, that one.
+/// The host that a VM stays on, since its root disk is there; none where it has none yet, or leaves it.
+fn stays_on(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
+    let host = vm.machine.host.filter(|_| !vm.leaves);
+    host.filter(|_| !disks.iter().any(|disk| disk.kind == DiskKind::Root && disk.is_elsewhere(host)))
+}
+
+/// Asks all hosts at once what they have for a VM; where it stays on one, that one.
 ///
 /// # Errors
 /// The service's own host does not answer, or the one that it is on.
-pub(super) async fn offers(vms: &Vms, vm: &VmRow) -> Result<Offers, EngineError> {
-    let asked = match vm.machine.host {
+pub(super) async fn offers(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Offers, EngineError> {
+    let stays_on = stays_on(vm, disks);
+    let asked = match stays_on {
         Some(host) => vec![(host, vms.fleet().of(host)?)],
         None => vms.fleet().all(),
     };
-    let waited_for = vm.machine.host.unwrap_or_else(|| vms.host());
+    let waited_for = stays_on.unwrap_or_else(|| vms.host());
     let said = asked.into_iter().map(async |(host, engines)| {
         let offer = offer(&*engines.vm, vm, host == vms.host());
         let offer = if host == waited_for {
@@ -91,11 +98,15 @@ pub(super) async fn place(
         Err(missing) => return Ok(Err(Refusal::everywhere(missing))),
     };
     let disks = store::disk::of_vm(&mut *tx, vm.id).await?;
-    let begins = match begins(tx, vm, &disks).await? {
+    let stays_on = stays_on(vm, &disks);
+    let begins = match begins(tx, vm, &disks, stays_on).await? {
         Ok(begins) => begins,
         Err(apart) => return Ok(Err(Refusal::everywhere(apart.into()))),
     };
-    let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb).sum();
+    let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb);
+    // One that leaves has its disks follow.
+    let follow = disks.iter().filter(|disk| disk.status == DiskStatus::Ready && vm.leaves);
+    let unmade = unmade.chain(follow.map(|disk| disk.extent.placed_gb)).sum();
     let disk_gb = Some(unmade).filter(|unmade| *unmade > 0);
     let wish = Wish {
         kind: Kind::Vm,
@@ -108,7 +119,7 @@ pub(super) async fn place(
         labels: None,
         needs: begins.needs,
         tied: begins.tied,
-        on: vm.machine.host,
+        on: stays_on,
     };
     let mut now = HashMap::new();
     for (host, offer) in offers {
@@ -137,9 +148,13 @@ struct Begins {
 }
 
 /// What a VM begins with, or why nothing can have all of it.
-async fn begins(tx: &mut Tx, vm: &VmRow, disks: &[DiskRow]) -> Result<Result<Begins, &'static str>, DbError> {
-    if vm.machine.host.is_some() {
-        // It stays where it is.
+async fn begins(
+    tx: &mut Tx,
+    vm: &VmRow,
+    disks: &[DiskRow],
+    stays_on: Option<HostId>,
+) -> Result<Result<Begins, &'static str>, DbError> {
+    if stays_on.is_some() {
         return Ok(Ok(Begins { tied: None, needs: AtHand::Nothing }));
     }
     let (mut hosts, mut needs) = (BTreeSet::new(), AtHand::Nothing);
@@ -148,7 +163,10 @@ async fn begins(tx: &mut Tx, vm: &VmRow, disks: &[DiskRow]) -> Result<Result<Beg
             // It is brought to wherever the VM goes.
             continue;
         }
-        match (disk.host, disk.snapshot, &disk.image_id) {
+        // So is the root disk of one that leaves its host, with what its image boots with.
+        let host = disk.host.filter(|_| vm.machine.host.is_none());
+        let snapshot = disk.snapshot.filter(|_| disk.status != DiskStatus::Ready);
+        match (host, snapshot, &disk.image_id) {
             (Some(host), ..) => drop(hosts.insert(host.0)),
             (None, Some(snapshot), _) => {
                 let snapshot = store::disk_snapshot::load(&mut *tx, snapshot).await?;
@@ -165,7 +183,7 @@ async fn begins(tx: &mut Tx, vm: &VmRow, disks: &[DiskRow]) -> Result<Result<Beg
         }
     }
     for network in &vm.networks {
-        let others = network::hosts(&mut *tx, network.id, vm.machine.id).await?;
+        let others = network::hosts(&mut *tx, network.id, vm.machine.id, vm.machine.host.filter(|_| vm.leaves)).await?;
         hosts.extend(others.into_iter().map(|host| host.0));
     }
     if hosts.len() > 1 {

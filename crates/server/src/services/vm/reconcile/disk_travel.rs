@@ -1,4 +1,4 @@
-//! Brings a data disk to the host of its VM.
+//! Brings a disk to the host of its VM.
 //!
 //! A disk that lies on one host and belongs to a VM that is put onto another is copied there while nobody has it: its machine
 //! waits for it. The row names the host that counts; it changes in one transaction once the copy is whole, unless the disk's
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use berth_domain::hex;
 use berth_domain::ids::HostId;
-use berth_domain::vm::DiskStatus;
+use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_host::EngineError;
 use berth_host::vm::{BroughtDisk, Engine, ExportSource, Exported};
 use sha2::{Digest, Sha256};
@@ -126,7 +126,9 @@ async fn bring(
     fault("disk", "travel", "fetched").await?;
     // What an earlier try left there is no copy of what the disk is now.
     target.remove_disk(disk.id).await?;
-    let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.made_gb, image: None, conversion: None };
+    // A root disk lies on its own there, and boots with its image.
+    let image = disk.image_id.clone().filter(|_| disk.kind == DiskKind::Root);
+    let brought = BroughtDisk { id: disk.id, size_gb: disk.extent.made_gb, image, conversion: None };
     target.bring_disk(file, &brought).await?;
     fault("disk", "travel", "brought").await
 }
@@ -169,7 +171,9 @@ async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError
     }
     let row = DiskRow { host: Some(to), message: None, work_at: None, updated_at: now, ..before.clone() };
     write(&mut tx, &before, &row).await?;
-    let woken = VmRow { work_at: Some(now), ..vm.clone() };
+    // It waited for this: its status has all its time from now on.
+    let status_since = if vm.status.is_transitional() { now } else { vm.status_since };
+    let woken = VmRow { work_at: Some(now), status_since, ..vm.clone() };
     store::vm::update(&mut tx, &vm, &woken).await?;
     tx.signal(Signal::Work("vms"));
     tx.commit().await?;

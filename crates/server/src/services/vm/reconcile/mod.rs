@@ -8,6 +8,7 @@ pub mod disk;
 pub mod disk_snapshot;
 mod disk_travel;
 mod download;
+pub mod drain;
 pub(super) mod host;
 pub mod image;
 pub mod image_travel;

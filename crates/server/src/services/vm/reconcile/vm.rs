@@ -3,6 +3,7 @@
 //! A step is recorded only onto the row it was decided for: if a request changed the wish meanwhile, the worker drops
 //! the record and the next look decides anew. Doing is repeatable, so nothing is lost by that.
 
+mod leaving;
 mod placement;
 mod record;
 
@@ -97,6 +98,8 @@ impl Life for VmLife {
         let (machine, engine, now) = (seen.vm.machine.aim(), self.engine(seen)?, seen.now);
         match step {
             Step::Reserve => self.reserve(seen).await,
+            Step::Leave => self.leave(seen).await,
+            Step::Move => self.move_on(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
             Step::SnapshotDisk(id) => super::disk_snapshot::copy(&self.vms, id, Some(machine)).await,
             Step::GrowDisk(disk) => super::disk::grow(&self.vms, disk, Some(machine)).await,
@@ -244,6 +247,7 @@ impl VmLife {
             reserved: vm.machine.reserved,
             has_memory: vm.has_memory,
             ending: vm.ending,
+            leaves: vm.leaves,
             power_off_at: vm.power_off_at,
             pressed_at: vm.pressed_at,
             start_after: vm.start_after,

@@ -121,6 +121,8 @@ pub struct VmRow {
     pub networks: Vec<MembershipRow>,
     /// Whether the present machine has to end first.
     pub ending: bool,
+    /// Whether it is to go onto another host, since its own is drained.
+    pub leaves: bool,
     /// Not to be started before.
     pub start_after: Option<Timestamp>,
     /// When the power button was pressed first.
@@ -243,6 +245,7 @@ impl FromRow for VmRow {
             machine,
             networks: MembershipRow::of(row)?,
             ending: row.flag("ending")?,
+            leaves: row.flag("leaves")?,
             start_after: row.opt_time("start_after")?,
             power_off_at: row.opt_time("power_off_at")?,
             pressed_at: row.opt_time("pressed_at")?,
@@ -272,7 +275,7 @@ fn columns(vm: &VmRow) -> Columns {
         "user_data": vm.user_data.clone(), "labels": json::text(&vm.labels),
         "restart_policy": vm.restart_policy.as_str(), "expires_at": vm.expires_at, "want": vm.want.as_str(), "status": vm.status.as_str(),
         "message": vm.message.clone(), "stop_reason": vm.stop_reason.clone(), "status_since": vm.status_since,
-        "attempts": vm.attempts, "deaths": vm.deaths, "ending": vm.ending, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
+        "attempts": vm.attempts, "deaths": vm.deaths, "ending": vm.ending, "leaves": vm.leaves, "start_after": vm.start_after, "power_off_at": vm.power_off_at,
         "pressed_at": vm.pressed_at, "guest_ready": vm.guest_ready, "has_memory": vm.has_memory,
         "rescue_user": vm.rescue_user.clone(),
         "work_at": vm.work_at, "created_at": vm.created_at, "updated_at": vm.updated_at, "deleted_at": vm.deleted_at,
@@ -300,6 +303,42 @@ pub async fn update(tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), Db
         resource_usage::settle(tx, (Kind::Vm, after.id.0), taken.as_ref(), after.updated_at).await?;
     }
     Ok(())
+}
+
+/// VMs that are off on a host and could leave it, the oldest first.
+pub async fn off_on(tx: &mut Tx, host: HostId) -> Result<Vec<VmRow>, DbError> {
+    let off = sql(select!(
+        " WHERE m.host_id = $1 AND vms.deleted_at IS NULL AND vms.leaves = 0 AND vms.has_memory = 0 \
+         AND vms.status IN ('stopped', 'failed') ORDER BY vms.id"
+    ));
+    off.bind(host).fetch_all(tx).await
+}
+
+/// VMs that run on a host and could leave it, the oldest first. A rescue is left by its owner.
+pub async fn running_on(tx: &mut Tx, host: HostId) -> Result<Vec<VmRow>, DbError> {
+    let running = sql(select!(
+        " WHERE m.host_id = $1 AND vms.deleted_at IS NULL AND vms.leaves = 0 AND vms.rescue_user IS NULL \
+         AND vms.status = 'running' ORDER BY vms.id"
+    ));
+    running.bind(host).fetch_all(tx).await
+}
+
+/// How many VMs are on their way from a host to another one, and run on neither.
+pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
+    sql("SELECT COUNT(*) FROM vms JOIN disks d ON d.id = vms.root_disk_id WHERE d.host_id = $1 AND vms.deleted_at IS NULL \
+         AND (vms.status = 'restarting' OR (vms.status = 'running' AND vms.leaves = 1))")
+    .bind(host)
+    .fetch_one(tx)
+    .await
+}
+
+/// VMs that are to leave a host that is not drained any more.
+pub async fn leaving_for_nothing(tx: &mut Tx) -> Result<Vec<VmRow>, DbError> {
+    let for_nothing = sql(select!(
+        " WHERE vms.leaves = 1 AND vms.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts h \
+         WHERE h.id = m.host_id AND h.removed_at IS NULL AND h.drain IS NOT NULL)"
+    ));
+    for_nothing.fetch_all(tx).await
 }
 
 impl VmRow {

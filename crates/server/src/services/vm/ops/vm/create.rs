@@ -352,6 +352,7 @@ fn new_vm(
         machine: Machine { shared_address: found.shared_address, ..machine },
         networks: Vec::new(),
         ending: false,
+        leaves: false,
         start_after: None,
         power_off_at: None,
         pressed_at: None,

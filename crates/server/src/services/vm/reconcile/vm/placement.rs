@@ -27,7 +27,7 @@ struct Reach {
 
 impl VmLife {
     pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
-        let mut offers = capacity::offers(&self.vms, &seen.vm).await?;
+        let mut offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
         let reached = loop {
             let Some(host) = self.choice(seen, &offers).await? else { break None };
             let reached = self.free_reach(&seen.vm.machine, host).await?;
@@ -89,7 +89,7 @@ impl VmLife {
         let disks = disk::place_all(&mut tx, vm.id, placed.host, now).await?;
         // Told in the same breath, since it begins at once.
         vm.message = disks.first().map(making).or(vm.message);
-        if before.machine.host.is_none() {
+        if before.machine.host != Some(placed.host) {
             let data = placed_event(placed.host, &placed.reason);
             let subject = vm.id.to_string();
             event::emit_to_administrators(&mut tx, vm.project, "vm.placed", &subject, &data, now).await?;

@@ -24,6 +24,9 @@ use crate::services::vm::{ops, store, told};
 /// Why a guest that powered itself off is stopped.
 const GUEST_OFF: &str = "the guest powered itself off";
 
+/// What the owner of a VM is told whose host is drained.
+const LEAVES: &str = "its host is about to be maintained: it shuts down, and starts on another one";
+
 /// What is said of a machine that an earlier Berth started.
 const WITHOUT_RULES: &str = "its firewall rules hold once it is restarted, since an earlier version started it";
 
@@ -216,6 +219,10 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
             vm.start_after = (*delay > 0).then(|| now.plus_seconds(*delay));
             vm.ending = true;
         }
+        Step::Leave => {
+            enter(vm, Status::Restarting, Some(LEAVES.into()), now);
+            vm.ending = true;
+        }
         Step::Ended => {
             vm.ending = false;
             (vm.power_off_at, vm.pressed_at) = (None, None);
@@ -264,6 +271,8 @@ pub(super) fn running(vm: &mut VmRow, now: Timestamp, message: Option<String>) {
     let message = standing(vm, message);
     enter(vm, Status::Running, message, now);
     vm.has_memory = false;
+    // Whether one that runs leaves a host that is drained is said anew.
+    vm.leaves = false;
     vm.start_after = None;
 }
 

@@ -1,0 +1,75 @@
+//! Has VMs leave hosts that are drained.
+//!
+//! A host is drained for as long as an administrator says so, and what is there may change meanwhile: a VM is stopped, another
+//! host gets room. So the rows are looked at every few seconds, and VMs that could leave are asked to: those that are off, all at
+//! once, and those that run, where they are to be restarted, a few at a time, since they are down until their disks have
+//! arrived. A VM that no other host takes is asked again after two minutes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use berth_domain::Timestamp;
+use berth_domain::host::Drain;
+use berth_domain::ids::{HostId, VmId};
+use tokio_util::sync::CancellationToken;
+
+use crate::db::{DbError, Signal, Tx};
+use crate::services::placement::drained;
+use crate::services::vm::store::vm::VmRow;
+use crate::services::vm::{Vms, store};
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(2);
+/// VMs of a host that are down at a time, since they are on their way to another one.
+pub const AT_ONCE: usize = 2;
+/// Seconds until a VM is asked again that no other host took.
+const AGAIN: i64 = 120;
+
+/// Looks at hosts that are drained, until told to stop.
+pub async fn watch(vms: Vms, stop: CancellationToken) {
+    let mut asked = HashMap::new();
+    while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
+        if let Err(error) = look(&vms, &mut asked).await {
+            tracing::warn!(%error, "hosts that are drained could not be looked at; trying again");
+        }
+    }
+}
+
+/// Asks VMs to leave, and says of those of other hosts that they stay.
+async fn look(vms: &Vms, asked: &mut HashMap<VmId, Timestamp>) -> Result<(), DbError> {
+    let now = vms.clock().now();
+    asked.retain(|_, at| now < at.plus_seconds(AGAIN));
+    let mut tx = vms.db().begin().await?;
+    let stay = store::vm::leaving_for_nothing(&mut tx).await?;
+    let mut leave = Vec::new();
+    for (host, drain) in drained(&mut tx).await? {
+        leave.extend(of_host(&mut tx, host, drain, asked).await?);
+    }
+    if stay.is_empty() && leave.is_empty() {
+        return Ok(());
+    }
+    for (vm, leaves) in stay.iter().map(|vm| (vm, false)).chain(leave.iter().map(|vm| (vm, true))) {
+        store::vm::update(&mut tx, vm, &VmRow { leaves, work_at: Some(now), ..vm.clone() }).await?;
+    }
+    tx.signal(Signal::Work("vms"));
+    tx.commit().await?;
+    asked.extend(leave.iter().map(|vm| (vm.id, now)));
+    Ok(())
+}
+
+/// The VMs of a host that are asked now.
+async fn of_host(
+    tx: &mut Tx,
+    host: HostId,
+    drain: Drain,
+    asked: &HashMap<VmId, Timestamp>,
+) -> Result<Vec<VmRow>, DbError> {
+    let may = |vm: &VmRow| !asked.contains_key(&vm.id);
+    let off = store::vm::off_on(tx, host).await?.into_iter().filter(may);
+    if drain == Drain::Off {
+        return Ok(off.collect());
+    }
+    let leaving = usize::try_from(store::vm::leaving(tx, host).await?).unwrap_or(usize::MAX);
+    let running = store::vm::running_on(tx, host).await?.into_iter().filter(may);
+    Ok(off.chain(running.take(AT_ONCE.saturating_sub(leaving))).collect())
+}
