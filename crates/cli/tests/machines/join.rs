@@ -213,15 +213,15 @@ async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
         own["data"].as_array().expect("hosts").iter().find(|host| host["id"] != found["id"]).expect("another one");
     let hosts = [found["id"].clone(), own["id"].clone()];
     assert_eq!(admin.act(&of(&hosts[1], "cordon")).await.status, 202);
-    let id = admin.create_vm(with_login(&service)).await;
+    let mut body = with_login(&service);
+    let id = admin.create_vm(body.clone()).await;
     let vm = ready(&admin, &id).await;
     assert_eq!(vm["host_id"], found["id"]);
     assert_eq!(says(&service, &vm, "hostname"), "web");
     let admin = disks_come(&mut service, &host, &id).await;
     admin.delete(&format!("/vms/{id}")).await;
     admin.gone(&id).await;
-    let mut body = with_login(&service);
-    body["data_disks"] = json!({"create_disks": [{"name": "its", "type": "block", "size_gb": 1}]});
+    body["data_disks"] = json!({"create_disks": [{"name": "its", "type": "block", "size_gb": 10}]});
     let id = admin.create_vm(body).await;
     leaves(&mut service, &host, &hosts, &id).await;
 }
