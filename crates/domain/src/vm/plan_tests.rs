@@ -98,6 +98,7 @@ impl World {
             Step::Resume => self.runs(),
             Step::Suspend | Step::Suspended | Step::KeepRunning(_) | Step::ForgetMemory => self.remember(&step),
             Step::GoOn { has_room } => self.go_on(has_room),
+            Step::Leave | Step::Move => self.leave(&step),
             Step::Running => {
                 self.s.has_memory = false;
                 self.enter(Status::Running);
@@ -165,6 +166,16 @@ impl World {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn leave(&mut self, step: &Step) {
+        if *step == Step::Leave {
+            self.enter(Status::Restarting);
+            self.s.ending = true;
+        } else {
+            assert_eq!(self.s.machine, Machine::Absent);
+            (self.s.leaves, self.s.reserved) = (false, false);
         }
     }
 
@@ -452,6 +463,9 @@ fn one_that_leaves_its_host_ends_first_and_goes_once_it_is_off() {
     assert_eq!(next(&suspended), Step::Rest, "its memory is on its host");
     let goes_on = Snapshot { status: Status::Starting, has_memory: true, reserved: true, ..ended };
     assert_eq!(next(&goes_on), Step::Start);
+    let began = world.starts;
+    world.settle();
+    assert_eq!((world.s.status, world.s.leaves, world.starts), (Status::Running, false, began + 1));
 }
 
 #[test]
