@@ -50,7 +50,7 @@ impl World {
             (&Method::DELETE, _) if path.starts_with("/sandbox_uploads") => 204,
             _ => 202,
         };
-        self.dies_by(point, async |caller| caller.ask(method, path, body, status).await).await;
+        self.dies_by(point, async |caller| drop(caller.ask(method, path, body, status).await)).await;
     }
 
     /// The service dies at a point that something leads to, and comes back. The point has to have been reached.
