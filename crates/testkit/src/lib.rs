@@ -32,5 +32,5 @@ pub use networks::SimulatedNetworks;
 pub use platform::{Answer, Caller, Platform, code_in, fresh_database, token_in};
 pub use postgres::{Postgres, postgres_program};
 pub use sandboxes::SimulatedSandboxes;
-pub use service::{Service, eventually, images};
+pub use service::{Service, end_all_in, eventually, images};
 pub use upstream::{Gate, Received, Script, Step, Upstream};

@@ -368,11 +368,7 @@ impl Service {
 
     /// Processes that use a folder of the data folder.
     pub fn processes(&self, folder: &str) -> Vec<i32> {
-        let below = self.dir.path().join(folder);
-        let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let works = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&below));
-        pids.filter(works).collect()
+        processes_in(&self.dir.path().join(folder))
     }
 
     /// Removes the control groups of machines that were ended from here. One that is not empty yet stays.
@@ -403,19 +399,31 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.kill();
-        // Machines outlive their service, also those of builds and boot snapshots. A machine that was just being
-        // started may appear in its folder a moment later.
-        for _ in 0..2 {
-            for pid in self.processes("").into_iter().filter_map(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        end_all_in(self.dir.path());
         self.remove_groups();
         if std::thread::panicking() {
             let log = self.log();
             eprintln!("the service's log:\n{}", &log[log.len().saturating_sub(8000)..]);
         }
+    }
+}
+
+/// Processes that work in a folder or below it.
+fn processes_in(folder: &Path) -> Vec<i32> {
+    let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let works = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
+    pids.filter(works).collect()
+}
+
+/// Ends what works in a data folder: machines outlive their service, also those of builds and boot snapshots. A machine that was
+/// just being started may appear in its folder a moment later.
+pub fn end_all_in(folder: &Path) {
+    for _ in 0..2 {
+        for pid in processes_in(folder).into_iter().filter_map(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

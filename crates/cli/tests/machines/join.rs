@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use berth_testkit::{Caller, Service, eventually};
+use berth_testkit::{Caller, Service, end_all_in, eventually};
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -83,6 +83,7 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.kill();
+        end_all_in(self.dir.path());
     }
 }
 
