@@ -325,6 +325,7 @@ async fn deeds_to_host(admin: &Caller) -> Vec<Deed> {
         ("DELETE", "/api/v1/admin/hosts/{host_id}", gone, Value::Null, "host.delete"),
         ("PATCH", "/api/v1/admin/hosts/{host_id}", host(), name, "host.update"),
         ("POST", "/api/v1/admin/hosts/{host_id}/cordon", host(), Value::Null, "host.cordon"),
+        ("POST", "/api/v1/admin/hosts/{host_id}/drain", host(), Value::Null, "host.drain"),
         ("POST", "/api/v1/admin/hosts/{host_id}/uncordon", host(), Value::Null, "host.uncordon"),
     ]
 }
