@@ -65,6 +65,10 @@ async fn a_host_is_added_told_again_and_removed() {
     );
     let wrong = types(&["add", "north-3", "--region", "moon"]).await;
     assert!(wrong.status.code() == Some(4) && err(&wrong).contains("There is no region moon"), "{wrong:?}");
+    // Of one that nothing is on, nothing is waited for.
+    let drained = types(&["drain", "north-2", "--restart", "--wait"]).await;
+    assert!(drained.status.success(), "{drained:?}");
+    assert!(out(&types(&["uncordon", "north-2"]).await).contains("joining"));
     let removed = types(&["remove", "north-2"]).await;
     assert!(out(&removed).contains("The host north-2 is removed and asked no more."), "{removed:?}");
     assert_eq!(types(&["show", "north-2"]).await.status.code(), Some(4));

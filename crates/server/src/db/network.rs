@@ -134,13 +134,13 @@ pub async fn open(tx: &mut Tx, tenant: Tenant, id: NetworkId) -> Result<Option<O
         .await
 }
 
-/// The hosts that a network's machines have their places on, but for this one. Where that leaves a host, those do not count
+/// The hosts that a network's machines have their places on, but for this one. Where that goes away from a host, those do not count
 /// that leave it, too, or that are off there.
 pub async fn hosts(
     on: impl On,
     network: NetworkId,
     but: MachineId,
-    leaves: Option<HostId>,
+    goes_from: Option<HostId>,
 ) -> Result<Vec<HostId>, DbError> {
     struct Host(HostId);
     impl FromRow for Host {
@@ -153,8 +153,8 @@ pub async fn hosts(
          WHERE nm.network_id = $1 AND m.id <> $2 AND m.host_id IS NOT NULL AND m.deleted_at IS NULL \
          AND NOT (m.host_id = $3 AND (m.reserved = 0 \
              OR EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.drain = 'all')))");
-    let leaves = leaves.map(|host| host.to_string()).unwrap_or_default();
-    let hosts: Vec<Host> = hosts.bind(network).bind(but).bind(leaves).fetch_all(on).await?;
+    let goes_from = goes_from.map(|host| host.to_string()).unwrap_or_default();
+    let hosts: Vec<Host> = hosts.bind(network).bind(but).bind(goes_from).fetch_all(on).await?;
     Ok(hosts.into_iter().map(|Host(host)| host).collect())
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::host::{self, HostRow};
-use crate::db::{DbError, Tx, machine, machine_gpu};
+use crate::db::{DbError, On, Tx, machine, machine_gpu};
 
 /// What a host has at this moment for machines of the kind that is wished.
 #[derive(Clone, Copy, Debug)]
@@ -101,8 +101,8 @@ pub async fn place(
 }
 
 /// The hosts that are drained and can be asked, and which VMs leave them.
-pub async fn drained(tx: &mut Tx) -> Result<Vec<(HostId, Drain)>, DbError> {
-    let hosts = host::all(tx).await?.into_iter().filter(|host| host.state() == State::Draining);
+pub async fn drained(on: impl On) -> Result<Vec<(HostId, Drain)>, DbError> {
+    let hosts = host::all(on).await?.into_iter().filter(|host| host.state() == State::Draining);
     Ok(hosts.filter_map(|host| Some((host.id, host.drain?))).collect())
 }
 

@@ -109,11 +109,15 @@ async fn what_has_its_memory_on_the_host_stays_and_so_does_what_is_no_vms() {
     let (id, root) = on_beta(admin, &beta, "web").await;
     let snapshot = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
     ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
+    let (off, off_root) = on_beta(admin, &beta, "off").await;
+    verb(admin, &off, "stop", "stopped").await;
     verb(admin, &id, "suspend", "suspended").await;
     leave(&platform.engine, MEMORY_MB);
     drain(admin, &beta, "?restart=true").await;
     let other = disk(admin, "other").await;
     assert!(platform.engine.disk_gb(&other).is_some());
+    // Once another one has left, this one was looked at, too.
+    is_here(&platform, &beta, &off, &off_root).await;
     assert_eq!(host(admin, &id).await, json!(beta.id));
     verb(admin, &id, "resume", "running").await;
     is_here(&platform, &beta, &id, &root).await;
@@ -139,11 +143,46 @@ async fn vms_of_one_network_leave_together() {
     }
     verb(admin, &all[0].0, "stop", "stopped").await;
     leave(&platform.engine, MEMORY_MB);
+    beta.engine.hold("export");
     drain(admin, &beta, "?restart=true").await;
+    // Each has its place before its disk has left: the others may be on either host then.
+    let has_place = |vm: &&Value| vm["host_id"] != json!(beta.id) && !vm["public_ip"].is_null();
+    let have_places = async |admin: Caller| {
+        let vms = admin.get("/vms").await.body["data"].clone();
+        assert!(!vms.as_array().expect("VMs").iter().any(|vm| vm["status"] == "failed"), "{vms}");
+        vms.as_array().expect("VMs").iter().filter(has_place).count() == 2
+    };
+    admin.until("two places", have_places).await;
+    beta.engine.let_go();
     for (id, root) in &all {
         is_here(&platform, &beta, id, root).await;
     }
     for (id, _) in &all[1..] {
+        admin.reaches(id, "running").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_than_two_are_down_at_a_time() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let mut all = Vec::new();
+    for name in ["one", "two", "three"] {
+        all.push(on_beta(admin, &beta, name).await);
+    }
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.hold("export");
+    drain(admin, &beta, "?restart=true").await;
+    let down = async |admin: &Caller| {
+        let vms = admin.get("/vms").await.body["data"].clone();
+        vms.as_array().expect("VMs").iter().filter(|vm| vm["status"] == "restarting").count()
+    };
+    admin.until("two that wait for their disks", async |admin| down(&admin).await == 2).await;
+    admin.until("their disks", async |_| beta.engine.waiting() > 0).await;
+    assert_eq!(down(admin).await, 2);
+    beta.engine.let_go();
+    for (id, root) in &all {
+        is_here(&platform, &beta, id, root).await;
         admin.reaches(id, "running").await;
     }
 }

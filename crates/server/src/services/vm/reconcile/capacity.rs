@@ -39,10 +39,16 @@ pub(super) struct Offer {
 /// What hosts have at this moment. Those that do not say are not among them.
 pub(super) type Offers = HashMap<HostId, Offer>;
 
-/// The host that a VM stays on, since its root disk is there; none where it has none yet, or leaves it.
+/// The host that a VM goes away from: its root disk is still there. None where it stays on its host, or has none yet.
+fn goes_from(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
+    let is_left_behind = |disk: &&DiskRow| disk.kind == DiskKind::Root && disk.is_elsewhere(vm.machine.host);
+    let behind = disks.iter().find(is_left_behind).and_then(|disk| disk.host);
+    behind.or_else(|| vm.machine.host.filter(|_| vm.leaves))
+}
+
+/// The host that a VM stays on.
 fn stays_on(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
-    let host = vm.machine.host.filter(|_| !vm.leaves);
-    host.filter(|_| !disks.iter().any(|disk| disk.kind == DiskKind::Root && disk.is_elsewhere(host)))
+    vm.machine.host.filter(|_| goes_from(vm, disks).is_none())
 }
 
 /// Asks all hosts at once what they have for a VM; where it stays on one, that one.
@@ -98,14 +104,14 @@ pub(super) async fn place(
         Err(missing) => return Ok(Err(Refusal::everywhere(missing))),
     };
     let disks = store::disk::of_vm(&mut *tx, vm.id).await?;
-    let stays_on = stays_on(vm, &disks);
-    let begins = match begins(tx, vm, &disks, stays_on).await? {
+    let (goes_from, stays_on) = (goes_from(vm, &disks), stays_on(vm, &disks));
+    let begins = match begins(tx, vm, &disks, goes_from).await? {
         Ok(begins) => begins,
         Err(apart) => return Ok(Err(Refusal::everywhere(apart.into()))),
     };
     let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb);
-    // One that leaves has its disks follow.
-    let follow = disks.iter().filter(|disk| disk.status == DiskStatus::Ready && vm.leaves);
+    // The disks of one that goes from host to host follow it.
+    let follow = disks.iter().filter(|disk| disk.status == DiskStatus::Ready && goes_from.is_some());
     let unmade = unmade.chain(follow.map(|disk| disk.extent.placed_gb)).sum();
     let disk_gb = Some(unmade).filter(|unmade| *unmade > 0);
     let wish = Wish {
@@ -152,9 +158,10 @@ async fn begins(
     tx: &mut Tx,
     vm: &VmRow,
     disks: &[DiskRow],
-    stays_on: Option<HostId>,
+    goes_from: Option<HostId>,
 ) -> Result<Result<Begins, &'static str>, DbError> {
-    if stays_on.is_some() {
+    if vm.machine.host.is_some() && goes_from.is_none() {
+        // It stays where it is.
         return Ok(Ok(Begins { tied: None, needs: AtHand::Nothing }));
     }
     let (mut hosts, mut needs) = (BTreeSet::new(), AtHand::Nothing);
@@ -163,8 +170,8 @@ async fn begins(
             // It is brought to wherever the VM goes.
             continue;
         }
-        // So is the root disk of one that leaves its host, with what its image boots with.
-        let host = disk.host.filter(|_| vm.machine.host.is_none());
+        // The root disk of a VM that goes from host to host is brought, too, and boots with its image there.
+        let host = disk.host.filter(|_| goes_from.is_none());
         let snapshot = disk.snapshot.filter(|_| disk.status != DiskStatus::Ready);
         match (host, snapshot, &disk.image_id) {
             (Some(host), ..) => drop(hosts.insert(host.0)),
@@ -183,7 +190,7 @@ async fn begins(
         }
     }
     for network in &vm.networks {
-        let others = network::hosts(&mut *tx, network.id, vm.machine.id, vm.machine.host.filter(|_| vm.leaves)).await?;
+        let others = network::hosts(&mut *tx, network.id, vm.machine.id, goes_from).await?;
         hosts.extend(others.into_iter().map(|host| host.0));
     }
     if hosts.len() > 1 {

@@ -21,7 +21,7 @@ use crate::services::vm::{Vms, store};
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(2);
 /// VMs of a host that are down at a time, since they are on their way to another one.
-pub const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 2;
 /// Seconds until a VM is asked again that no other host took.
 const AGAIN: i64 = 120;
 
@@ -37,6 +37,10 @@ pub async fn watch(vms: Vms, stop: CancellationToken) {
 
 /// Asks VMs to leave, and says of those of other hosts that they stay.
 async fn look(vms: &Vms, asked: &mut HashMap<VmId, Timestamp>) -> Result<(), DbError> {
+    // Nearly always nothing is drained, and then no writer is kept waiting.
+    if drained(vms.db()).await?.is_empty() && store::vm::leaving_for_nothing(vms.db()).await?.is_empty() {
+        return Ok(());
+    }
     let now = vms.clock().now();
     asked.retain(|_, at| now < at.plus_seconds(AGAIN));
     let mut tx = vms.db().begin().await?;

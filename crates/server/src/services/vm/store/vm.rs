@@ -20,7 +20,7 @@ use crate::db::network::{self, MembershipRow};
 use crate::db::owned::{self, Owned, OwnerFilter};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
-use crate::db::{Db, DbError, FromRow, Query, Row, Tx, due, json, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, due, json, page_of, sql};
 use crate::{columns, joined_networks, machine_columns, machine_join, with_machine};
 
 /// The table.
@@ -333,12 +333,12 @@ pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
 }
 
 /// VMs that are to leave a host that is not drained any more.
-pub async fn leaving_for_nothing(tx: &mut Tx) -> Result<Vec<VmRow>, DbError> {
+pub async fn leaving_for_nothing(on: impl On) -> Result<Vec<VmRow>, DbError> {
     let for_nothing = sql(select!(
         " WHERE vms.leaves = 1 AND vms.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts h \
          WHERE h.id = m.host_id AND h.removed_at IS NULL AND h.drain IS NOT NULL)"
     ));
-    for_nothing.fetch_all(tx).await
+    for_nothing.fetch_all(on).await
 }
 
 impl VmRow {

@@ -4,14 +4,13 @@
 //! them (`disk_travel`); a VM that is to run waits for them. A VM that no other host takes stays, and is asked to leave again
 //! later (`reconcile::drain`).
 
-use berth_domain::host::placement::Placed;
 use berth_domain::vm::plan::Step;
 
 use super::record::{apply, still};
 use super::{Seen, VmLife};
 use crate::db::event;
 use crate::services::placement::{Refusal, placed_event};
-use crate::services::vm::reconcile::capacity::{self, Offers};
+use crate::services::vm::reconcile::capacity;
 use crate::services::vm::reconcile::{StepError, disk_travel, fault};
 use crate::services::vm::store::vm::VmRow;
 
@@ -19,7 +18,7 @@ impl VmLife {
     /// Records that a machine has to end, if another host takes it.
     pub(super) async fn leave(&self, seen: &Seen) -> Result<(), StepError> {
         let offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
-        match self.other_host(seen, &offers).await? {
+        match self.choice(seen, &offers).await? {
             Ok(_) => self.record(seen, |vm| apply(vm, &Step::Leave, seen.now)).await,
             Err(refusal) => self.stay(seen, &refusal).await,
         }
@@ -28,7 +27,7 @@ impl VmLife {
     /// Puts a VM that is off onto another host, and wakes whoever brings its disks.
     pub(super) async fn move_on(&self, seen: &Seen) -> Result<(), StepError> {
         let offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
-        if let Err(refusal) = self.other_host(seen, &offers).await? {
+        if let Err(refusal) = self.choice(seen, &offers).await? {
             return self.stay(seen, &refusal).await;
         }
         self.let_go(seen).await?;
@@ -47,12 +46,6 @@ impl VmLife {
         disk_travel::wake(&mut tx, &vm).await?;
         tracing::info!(vm = %vm.id, from = ?before.machine.host, to = %placed.host, "a VM leaves its host");
         Ok(tx.commit().await?)
-    }
-
-    /// The host that would take a VM now, or why none does.
-    async fn other_host(&self, seen: &Seen, offers: &Offers) -> Result<Result<Placed, Refusal>, StepError> {
-        let mut tx = self.vms.db().begin().await?;
-        Ok(capacity::place(&mut tx, &seen.vm, offers, &self.vms).await?)
     }
 
     /// Records that a VM stays where it is for now.

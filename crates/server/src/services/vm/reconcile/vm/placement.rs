@@ -11,7 +11,7 @@ use super::record::{Failure, still};
 use super::{Seen, VmLife, making};
 use crate::db::machine::{self, Machine};
 use crate::db::{Tx, event, machine_gpu};
-use crate::services::placement::placed_event;
+use crate::services::placement::{Refusal, placed_event};
 use crate::services::vm::reconcile::capacity::{self, Offers};
 use crate::services::vm::reconcile::reach::note_reach;
 use crate::services::vm::reconcile::{StepError, disk, disk_travel, fault};
@@ -29,7 +29,7 @@ impl VmLife {
     pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
         let mut offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
         let reached = loop {
-            let Some(host) = self.choice(seen, &offers).await? else { break None };
+            let Ok(Placed { host, .. }) = self.choice(seen, &offers).await? else { break None };
             let reached = self.free_reach(&seen.vm.machine, host).await?;
             let Err(missing) = reached else { break reached.ok() };
             // Another one may have what this one lacks.
@@ -64,11 +64,10 @@ impl VmLife {
         self.take_place(tx, before, &placed, (address, slot, pool_address)).await
     }
 
-    /// The host that a VM would be put onto now.
-    async fn choice(&self, seen: &Seen, offers: &Offers) -> Result<Option<HostId>, StepError> {
+    /// The host that a VM would be put onto now, or why none takes it.
+    pub(super) async fn choice(&self, seen: &Seen, offers: &Offers) -> Result<Result<Placed, Refusal>, StepError> {
         let mut tx = self.vms.db().begin().await?;
-        let placed = capacity::place(&mut tx, &seen.vm, offers, &self.vms).await?;
-        Ok(placed.ok().map(|placed| placed.host))
+        Ok(capacity::place(&mut tx, &seen.vm, offers, &self.vms).await?)
     }
 
     /// Writes that a VM has its place on a host, with its disks.
@@ -101,10 +100,15 @@ impl VmLife {
 
     /// Where a machine can be reached on a host, or what the host lacks for that.
     async fn free_reach(&self, machine: &Machine, host: HostId) -> Result<Result<Reach, String>, StepError> {
+        let mut there = machine.clone();
+        if machine.host.is_some_and(|at| at != host) {
+            // What it has is of the host that it leaves.
+            there.leave_for(host);
+        }
         let found = async {
-            let address = self.free_address(machine.address, host).await?;
-            let slot = self.vms.free_slot(machine, host).await?;
-            let pool_address = self.vms.free_pool_address(machine, host).await?;
+            let address = self.free_address(there.address, host).await?;
+            let slot = self.vms.free_slot(&there, host).await?;
+            let pool_address = self.vms.free_pool_address(&there, host).await?;
             Ok(Reach { host, address, slot, pool_address })
         };
         match found.await {
