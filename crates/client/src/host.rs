@@ -39,6 +39,9 @@ pub struct Host {
     /// Whether it joined and is asked over the network.
     #[serde(default)]
     pub joined: bool,
+    /// The service that runs there: `active` or `standby`.
+    #[serde(default)]
+    pub service: Option<String>,
     /// The version of Berth there.
     pub version: Option<String>,
     /// Why it cannot be asked now.

@@ -22,6 +22,7 @@ pub mod names;
 pub mod network;
 pub mod page;
 pub mod query;
+pub mod replica;
 pub mod resource_usage;
 pub mod sandbox;
 pub mod secret;

@@ -15,6 +15,7 @@ mod offer;
 mod own;
 mod process;
 mod reachable;
+mod standby;
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -68,6 +69,16 @@ use process::{ENDING, Signals, begin, ended};
 #[error("another service has taken over the database; machines of this host keep running")]
 pub struct TakenOver;
 
+/// Why a replica ended that was active. Started again it stands by.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error(
+    "this replica is active no more: another one has taken over, or may have. Machines of this host keep running. Start it \
+     again, and it stands by"
+)]
+pub struct Overtaken;
+
+/// How long workers may take to finish a step whose outcome nobody takes from them any more.
+const OVERTAKEN: Duration = Duration::from_secs(2);
 /// How long closing the database may take.
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -102,7 +113,12 @@ pub struct App {
 impl App {
     /// Makes everything and starts the workers, over the engines of this host.
     pub async fn start(config: &Config) -> Result<Self> {
-        lock::make_folder(&config.data_dir)?;
+        let lock = joined::take(&config.data_dir).await?;
+        Self::start_in(lock, config).await
+    }
+
+    /// The same in a folder that is taken already.
+    async fn start_in(lock: lock::DataDir, config: &Config) -> Result<Self> {
         let config = &reached(config)?;
         // Now, so that an operator reads at the start what is missing, and not with the first machine.
         if let Err(error) = confinement::of_host(&config.data_dir).await {
@@ -111,7 +127,7 @@ impl App {
         let engines = Engines::of_this_host(config).await?;
         #[cfg(feature = "faults")]
         let engines = by_bytes::by_bytes(config, engines).await?;
-        Self::start_with(config, engines).await
+        Self::start_on(lock, Clock::default(), config, engines).await
     }
 
     /// The same over other engines.
@@ -122,9 +138,18 @@ impl App {
     /// The same by another clock.
     pub async fn start_by(clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let lock = joined::take(&config.data_dir).await?;
+        Self::start_on(lock, clock, config, engines).await
+    }
+
+    async fn start_on(lock: lock::DataDir, clock: Clock, config: &Config, engines: Engines) -> Result<Self> {
         let config = &offer::with_gpus(config, &*engines.vm).await;
-        let keeper = folder::keeper(&config.data_dir)?;
+        let (keeper, before) = (folder::keeper(config)?, folder::uptime());
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
+        let (stop, taken_over, mut tasks) = (CancellationToken::new(), CancellationToken::new(), JoinSet::new());
+        // From the first moment: whoever stands by takes what gives no sign of life.
+        let health = folder::Health::default();
+        let keeping = folder::Keeping::new(&db, &keeper, config, health.clone(), before);
+        tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let (hosts, fleet) = own::enrol(config, &keeper, &db, &clock, &engines).await?;
         let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, &fleet);
@@ -140,7 +165,6 @@ impl App {
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
-        let health = folder::Health::default();
         let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let of_hosts = hosts.routes().merge(enrolment.routes());
@@ -150,9 +174,6 @@ impl App {
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
         let edge = Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.http.trusted_proxies.clone()));
         let edge = with_limits(edge, &config.http, seats.most());
-        let (stop, taken_over, mut tasks) = (CancellationToken::new(), CancellationToken::new(), JoinSet::new());
-        let keeping = folder::Keeping::new(&db, keeper.run, config, health);
-        tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         hosts.spawn_workers(&mut tasks, &stop);
         enrolment.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
@@ -184,9 +205,10 @@ impl App {
     /// Ends the workers; each may finish its step, up to a time limit. Machines keep running.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        if !ended(&mut self.tasks, ENDING).await {
+        let patience = if self.taken_over.is_cancelled() { OVERTAKEN } else { ENDING };
+        if !ended(&mut self.tasks, patience).await {
             tracing::warn!(
-                "workers are still at a step after {ENDING:?} and are called off; the next start goes on there"
+                "workers are still at a step after {patience:?} and are called off; the next start goes on there"
             );
         }
         let leave = async {
@@ -294,9 +316,12 @@ pub async fn serve(config: Config) -> Result<()> {
     begin(&config);
     // Finds typing errors before it opens anything.
     let certificate = config.http.tls.as_ref().map(Certificate::load).transpose()?.map(Arc::new);
-    let (mut app, doors) = open(&config, certificate.clone()).await?;
-    announce(&config, &app, &doors);
+    let bound = Bound::new(&config).await?;
     let mut signals = Signals::new()?;
+    let Some(lock) = take(&config, &mut signals).await? else { return Ok(()) };
+    let mut app = App::start_in(lock, &config).await?;
+    let doors = bound.open(&config, certificate.clone(), &app);
+    announce(&config, &app, &doors);
     let ending = CancellationToken::new();
     let _reloading =
         certificate.map(|certificate| AbortOnDropHandle::new(tokio::spawn(certificate.reload_on_hangup())));
@@ -311,8 +336,8 @@ pub async fn serve(config: Config) -> Result<()> {
             tracing::info!("draining; machines keep running");
             Ok(())
         }
-        () = taken_over.cancelled() => Err(TakenOver.into()),
-        error = app.failed() => Err(if taken_over.is_cancelled() { TakenOver.into() } else { error }),
+        () = taken_over.cancelled() => Err(overtaken(&config)),
+        error = app.failed() => Err(if taken_over.is_cancelled() { overtaken(&config) } else { error }),
     };
     let rest = async {
         if ending.is_cancelled() {
@@ -325,6 +350,19 @@ pub async fn serve(config: Config) -> Result<()> {
         drained = drain(rest, app.stop()) => outcome.and(drained),
         () = signals.next() => bail!("ended at once by a second signal; machines keep running, the next start goes on"),
     }
+}
+
+/// Takes the data folder, and of a replica its turn with the database: until then it stands by. None where it is told to end.
+async fn take(config: &Config, signals: &mut Signals) -> Result<Option<lock::DataDir>> {
+    let lock = joined::take(&config.data_dir).await?;
+    if !config.replica.is_one() || standby::stand_by(config, signals).await? {
+        return Ok(Some(lock));
+    }
+    Ok(None)
+}
+
+fn overtaken(config: &Config) -> anyhow::Error {
+    if config.replica.is_one() { Overtaken.into() } else { TakenOver.into() }
 }
 
 /// Waits for the remaining connections, then for the workers, which end in order even if a connection failed.

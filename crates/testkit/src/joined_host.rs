@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_domain::host::join::Presence;
 use berth_host::Host;
-use berth_host::link::{Door, Papers, Pem, request};
+use berth_host::link::{Door, Papers, Pem, request, Terms};
 use berth_host::lost::Lost;
 use serde_json::json;
 use tempfile::TempDir;
@@ -101,7 +101,8 @@ impl JoinedHost {
             Ok(())
         });
         let asked = self.asked.clone();
-        let door = Door::new(Arc::new(host), Arc::new(papers.expect("papers")), move || {
+        let terms = Terms::open(self.dir.path()).expect("terms");
+        let door = Door::new(Arc::new(host), Arc::new(papers.expect("papers")), terms, move || {
             asked.fetch_add(1, Ordering::SeqCst);
             Presence {
                 name: "beta".into(),

@@ -29,6 +29,7 @@ mod networks6;
 mod project_image;
 mod project_network;
 mod reinstall;
+mod replica;
 mod rescue;
 mod schema;
 mod screen;

@@ -24,4 +24,4 @@ pub mod vm;
 pub use aim::Aim;
 pub use ask::{Ask, Question};
 pub use error::{EngineError, Result};
-pub use model::{Capacity, Drain, State};
+pub use model::{Capacity, Drain, Service, State};

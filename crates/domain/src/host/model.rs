@@ -31,6 +31,16 @@ words! {
     }
 }
 
+words! {
+    /// What a service that runs on a host does.
+    Service {
+        /// It has the database, and asks every host.
+        Active = "active",
+        /// It takes the database where the active one is lost.
+        Standby = "standby",
+    }
+}
+
 /// What a host has in all, before anything of it is promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{CERTIFICATE, CONNECTION_WINDOW, LinkError, MOST, PRESENCE, Papers, STREAM_WINDOW};
+use super::{CERTIFICATE, CONNECTION_WINDOW, LinkError, MOST, PRESENCE, Papers, STREAM_WINDOW, TERM, Terms};
 use crate::Host;
 use crate::wire::serve;
 
@@ -46,17 +46,19 @@ pub type About = dyn Fn() -> Presence + Send + Sync;
 pub struct Door {
     host: Arc<Host>,
     papers: Arc<Papers>,
+    terms: Arc<Terms>,
     about: Box<About>,
 }
 
 impl Door {
-    /// A door to a host with these papers.
+    /// A door to a host with these papers, which was asked in these terms.
     pub fn new(
         host: Arc<Host>,
         papers: Arc<Papers>,
+        terms: Terms,
         about: impl Fn() -> Presence + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { host, papers, about: Box::new(about) })
+        Arc::new(Self { host, papers, terms: Arc::new(terms), about: Box::new(about) })
     }
 
     /// Lets services in until told to stop; then questions have a moment to end.
@@ -111,14 +113,30 @@ impl Door {
         connection.await.map_err(io::Error::other)
     }
 
-    async fn answer(&self, mut request: Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let term = term_of(&request);
+        match self.terms.admit(term) {
+            Ok(true) => self.answer_in(term, request).await,
+            Ok(false) => {
+                let mut refusal = said(StatusCode::CONFLICT, "another service of the platform asks this host by now");
+                refusal.headers_mut().insert(TERM, self.terms.latest().into());
+                refusal
+            }
+            Err(error) => said(StatusCode::INTERNAL_SERVER_ERROR, format!("the term cannot be noted: {error}")),
+        }
+    }
+
+    async fn answer_in(&self, term: i64, mut request: Request<Incoming>) -> Response<Full<Bytes>> {
         match (request.method(), request.uri().path()) {
             (&Method::CONNECT, _) => {
-                let (host, stream) = (self.host.clone(), hyper::upgrade::on(&mut request));
+                let (host, terms, stream) = (self.host.clone(), self.terms.clone(), hyper::upgrade::on(&mut request));
                 tokio::spawn(async move {
                     let Ok(stream) = stream.await else { return };
-                    if let Err(error) = serve(&host, TokioIo::new(stream)).await {
-                        tracing::debug!(%error, "a question has ended");
+                    tokio::select! {
+                        served = serve(&host, TokioIo::new(stream)) => if let Err(error) = served {
+                            tracing::debug!(%error, "a question has ended");
+                        },
+                        () = terms.outdone(term) => tracing::info!(term, "a question of an earlier term is dropped"),
                     }
                 });
                 said(StatusCode::OK, Bytes::new())
@@ -138,6 +156,12 @@ impl Door {
             _ => said(StatusCode::NOT_FOUND, "there is nothing here"),
         }
     }
+}
+
+/// In which term somebody asks; one of a version that does not say asks in none.
+fn term_of(request: &Request<Incoming>) -> i64 {
+    let said = request.headers().get(TERM).and_then(|said| said.to_str().ok()?.parse().ok());
+    said.unwrap_or_default()
 }
 
 fn answered(outcome: Result<String, LinkError>) -> Response<Full<Bytes>> {

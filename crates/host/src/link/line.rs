@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, tls};
+use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM, tls};
 use crate::clock::Clock;
 use crate::vm::Console;
 use crate::wire::Carrier;
@@ -48,6 +49,9 @@ impl Default for Patience {
 /// What sends on a connection.
 type Sender = SendRequest<Full<Bytes>>;
 
+/// Says in which term a service asks now.
+pub type InTerm = Box<dyn Fn() -> i64 + Send + Sync>;
+
 /// A line to one host.
 pub struct Line {
     address: String,
@@ -55,6 +59,9 @@ pub struct Line {
     authority: Arc<Authority>,
     clock: Clock,
     patience: Patience,
+    in_term: InTerm,
+    /// The latest term of which the host said that it was asked in it, and that it answers in no earlier one.
+    refused_for: AtomicI64,
     state: Mutex<State>,
     closed: CancellationToken,
     ended: Arc<Notify>,
@@ -76,10 +83,22 @@ struct Open {
 }
 
 impl Line {
-    /// A line to the host that has this name at `host:port`.
-    pub fn new(address: String, name: HostName, authority: Arc<Authority>, clock: Clock, patience: Patience) -> Self {
-        let closed = CancellationToken::new();
-        Self { address, name, authority, clock, patience, state: Mutex::default(), closed, ended: Arc::default() }
+    /// A line to the host that has this name at `host:port`, of a service that asks in this term.
+    pub fn new(
+        (address, name): (String, HostName),
+        authority: Arc<Authority>,
+        clock: Clock,
+        patience: Patience,
+        in_term: InTerm,
+    ) -> Self {
+        let (closed, refused_for) = (CancellationToken::new(), AtomicI64::new(0));
+        let (state, ended) = (Mutex::default(), Arc::default());
+        Self { address, name, authority, clock, patience, in_term, refused_for, state, closed, ended }
+    }
+
+    /// The later term that the host was asked in, where it refused this service for that since the last call.
+    pub fn refused_for(&self) -> Option<i64> {
+        Some(self.refused_for.swap(0, Ordering::SeqCst)).filter(|term| *term > 0)
     }
 
     /// What the host says of itself.
@@ -135,7 +154,14 @@ impl Line {
             match self.send_by(sender, request.clone()).await? {
                 // The connection was about to end, and the request is not sent.
                 Err(error) if !is_again && (error.is_canceled() || error.is_closed()) => self.let_go(number).await,
-                sent => return sent.map_err(io::Error::other),
+                Ok(response) => {
+                    let later = response.headers().get(TERM).and_then(|said| said.to_str().ok()?.parse().ok());
+                    if let Some(later) = later {
+                        self.refused_for.fetch_max(later, Ordering::SeqCst);
+                    }
+                    return Ok(response);
+                }
+                Err(error) => return Err(io::Error::other(error)),
             }
             is_again = true;
         }
@@ -144,8 +170,9 @@ impl Line {
     async fn send_by(
         &self,
         mut sender: Sender,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
     ) -> io::Result<hyper::Result<Response<Incoming>>> {
+        request.headers_mut().insert(TERM, (self.in_term)().into());
         let sent = async {
             sender.ready().await?;
             sender.send_request(request).await

@@ -8,20 +8,24 @@
 //! that none waits for another. Both have certificates of the platform's own [`Authority`], and of nobody else: a host
 //! lets in whoever has the role of a service, and a service takes for a host only who has a certificate for its id and
 //! for the last time that it joined. What a certificate may be used for tells the roles apart: a host's is refused by
-//! other hosts, since it is for servers alone.
+//! other hosts, since it is for servers alone. Each request says in which term of its service it is made ([`Terms`]).
 
 mod authority;
 mod certificate;
 mod door;
 mod line;
 mod papers;
+mod term;
 mod tls;
 
 pub use authority::{Authority, HostName};
 pub use door::{About, Door};
 pub use line::{Line, Patience};
 pub use papers::{Papers, Pem, request};
+pub use term::Terms;
 
+/// In which term a service asks; in a refusal, which term was the latest.
+const TERM: &str = "berth-term";
 /// The media type of what both sides say of themselves.
 const PRESENCE: &str = "/presence";
 /// Where a host says which certificate it would have, and takes it.

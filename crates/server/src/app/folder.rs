@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use berth_domain::Timestamp;
+use berth_domain::replica::{self, Lease};
 use berth_host::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -27,19 +28,21 @@ const DATABASE: &str = "database";
 const DATABASE_ID: &str = "database.id";
 /// Folders of things that rows of the database own.
 const THINGS: [&str; 5] = ["disks", "snapshots", "machines", "sandbox/layers", "sandbox/memories"];
-/// Pause between two checks whether another service came.
+/// Pause between two checks whether another service came; of replicas `replica::RENEW` is.
 const LOOK: Duration = Duration::from_secs(5);
 /// Seconds by which the clock may go back without effect.
 const BACK: i64 = 60;
 
 /// The keeper that this service is to its database: its folder, and a run of its own.
-pub(super) fn keeper(dir: &Path) -> Result<Keeper> {
+pub(super) fn keeper(config: &Config) -> Result<Keeper> {
+    let dir = &config.data_dir;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok(Keeper {
         folder: identity(dir)?,
         path: dir.display().to_string(),
         host: host.trim().to_owned(),
         run: Uuid::now_v7(),
+        address: config.replica.is_one().then(|| config.replica.address.clone()),
     })
 }
 
@@ -224,32 +227,55 @@ pub(super) struct Keeping {
     /// The folder of the database, if that is on this host.
     disk: Option<PathBuf>,
     health: Health,
+    /// How long the service may act, where others stand by.
+    lease: Option<Lease>,
 }
 
 impl Keeping {
-    /// For a run of the configured service.
-    pub(super) fn new(db: &Db, run: Uuid, config: &Config, health: Health) -> Self {
-        Self { db: db.clone(), run, disk: disk_of(&config.database_url), health }
+    /// For a run of the configured service, which took the database after this moment.
+    pub(super) fn new(db: &Db, keeper: &Keeper, config: &Config, health: Health, before: Duration) -> Self {
+        let lease = keeper.address.is_some().then(|| Lease::new(before));
+        Self { db: db.clone(), run: keeper.run, disk: disk_of(&config.database_url), health, lease }
     }
 
     /// Tells the database regularly that the service runs, until told to stop. Cancels `taken_over` once another
-    /// service has the database.
-    pub(super) async fn keep(self, clock: Clock, stop: CancellationToken, taken_over: CancellationToken) {
-        let mut last = clock.now();
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-            let now = clock.now();
-            if follow_clock(&self.db, last, now).await.is_ok() {
-                last = now;
-            }
-            let seen = keeper::seen(&self.db, self.run, now).await;
+    /// service has the database, or may have it.
+    pub(super) async fn keep(mut self, clock: Clock, stop: CancellationToken, taken_over: CancellationToken) {
+        let (mut last, pause) = (clock.now(), if self.lease.is_some() { replica::RENEW } else { LOOK });
+        while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+            let (asked, now) = (uptime(), clock.now());
+            let left = self.lease.map_or(Some(Duration::MAX), |lease| lease.left(asked));
+            let told = async {
+                if follow_clock(&self.db, last, now).await.is_ok() {
+                    last = now;
+                }
+                keeper::seen(&self.db, self.run, now).await
+            };
+            let seen = tokio::time::timeout(left.unwrap_or_default(), told).await;
+            let seen = seen.unwrap_or_else(|_| Err(DbError::Unavailable("no answer in time".into())));
             self.health.note(self.disk.as_deref(), seen.as_ref().map(|_| ()));
-            if matches!(seen, Ok(false)) {
-                tracing::error!("another service has taken over the database; this one ends and touches nothing more");
-                taken_over.cancel();
-                stop.cancel();
-            }
+            let ends = match (&seen, &mut self.lease) {
+                (Ok(false), _) => "another service has taken over the database; this one ends and touches nothing more",
+                (Ok(true), Some(lease)) => {
+                    lease.renew(asked);
+                    continue;
+                }
+                (Err(_), Some(lease)) if lease.left(uptime()).is_none() => {
+                    "the database has not answered for so long that another replica may have it; this one ends"
+                }
+                _ => continue,
+            };
+            tracing::error!("{ends}");
+            taken_over.cancel();
+            stop.cancel();
         }
     }
+}
+
+/// Time since the machine started, its sleep included.
+pub(super) fn uptime() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::try_from(now).unwrap_or_default()
 }
 
 /// After the clock was set back, makes the workers look at all waiting rows.
@@ -270,13 +296,14 @@ mod tests {
     #[test]
     fn a_folder_keeps_its_identity() {
         let dir = tempfile::tempdir().unwrap();
-        let first = keeper(dir.path()).unwrap();
-        let second = keeper(dir.path()).unwrap();
+        let config = Config { data_dir: dir.path().to_owned(), ..Config::default() };
+        let first = keeper(&config).unwrap();
+        let second = keeper(&config).unwrap();
         assert_eq!((first.folder, first.run == second.run), (second.folder, false));
         let mode = std::fs::metadata(dir.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!((mode & 0o777, std::fs::read_dir(dir.path()).unwrap().count()), (0o600, 1));
         std::fs::write(dir.path().join(FILE), "half").unwrap();
-        let error = keeper(dir.path()).unwrap_err().to_string();
+        let error = keeper(&config).unwrap_err().to_string();
         assert!(error.contains("--take-over"), "{error}");
     }
 

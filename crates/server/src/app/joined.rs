@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use berth_domain::host::join::{JoinToken, Presence};
 use berth_host::Host;
 use berth_host::clock::Clock;
-use berth_host::link::{self, Door, Papers, Pem};
+use berth_host::link::{self, Door, Papers, Pem, Terms};
 use berth_host::lost::Lost;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -230,21 +230,12 @@ async fn serve(config: Config, joined: Joined, _lock: lock::DataDir) -> Result<(
         Some(address) => Config { network: config.network.clone().for_a_joined_host(address), ..config },
         None => config,
     };
-    let config = reached(&config)?;
-    let engines = Engines::of_this_host(&config).await?;
-    let lost = Lost::new(&config.data_dir, config.lost.days);
-    let host = Host::new(engines.vm.clone(), engines.sandbox.clone(), engines.network.clone(), lost.clone());
-    let host = Arc::new(host);
-    let papers = Arc::new(papers(config.data_dir.clone(), joined.clone())?);
-    let door = Door::new(host.clone(), papers, presence(&config, engines));
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     let mut signals = Signals::new()?;
-    tasks.spawn(lost.keep(Clock::default(), stop.clone()));
-    tasks.spawn({
-        let (host, stop) = (host, stop.clone());
-        async move { host.tend(stop).await }
-    });
-    tasks.spawn(door.listen(listener, stop.clone()));
+    let papers = papers(config.data_dir.clone(), joined.clone())?;
+    let config = reached(&config)?;
+    let engines = Engines::of_this_host(&config).await?;
+    answer((&config, engines), papers, listener, (&mut tasks, &stop))?;
     println!("Host {} answers the service of {} at {}", joined.name, joined.platform, joined.address);
     println!("Data: {}", config.data_dir.display());
     tracing::info!(listen = %joined.listen, platform = joined.platform, host = joined.host_id, "ready");
@@ -261,6 +252,25 @@ async fn serve(config: Config, joined: Joined, _lock: lock::DataDir) -> Result<(
         _ = ended(&mut tasks, ENDING) => outcome,
         () = signals.next() => bail!("ended at once by a second signal; machines keep running, the next start goes on"),
     }
+}
+
+/// Has this host answer a service of its platform until told to stop.
+pub(super) fn answer(
+    (config, engines): (&Config, Engines),
+    papers: Papers,
+    listener: TcpListener,
+    (tasks, stop): (&mut JoinSet<()>, &CancellationToken),
+) -> Result<()> {
+    let terms = Terms::open(&config.data_dir).context("the term in which this host was asked last is not known")?;
+    let lost = Lost::new(&config.data_dir, config.lost.days);
+    let host = Host::new(engines.vm.clone(), engines.sandbox.clone(), engines.network.clone(), lost.clone());
+    let host = Arc::new(host);
+    let door = Door::new(host.clone(), Arc::new(papers), terms, presence(config, engines));
+    tasks.spawn(lost.keep(Clock::default(), stop.clone()));
+    let stopped = stop.clone();
+    tasks.spawn(async move { host.tend(stopped).await });
+    tasks.spawn(door.listen(listener, stop.clone()));
+    Ok(())
 }
 
 fn papers(dir: PathBuf, joined: Joined) -> Result<Papers> {

@@ -48,11 +48,12 @@ pub(super) async fn enrolment(
 }
 
 /// What the configuration and the folder say of it.
-fn own(config: &Config, keeper: &Keeper) -> Own {
+pub(super) fn own(config: &Config, keeper: &Keeper) -> Own {
     Own {
         id: HostId(keeper.folder),
         name: keeper.host.clone(),
-        addresses: vec![config.listen.to_string()],
+        addresses: vec![keeper.address.clone().unwrap_or_else(|| config.listen.to_string())],
+        replica: keeper.address.is_some(),
         regions: config.catalog.regions.iter().map(|region| region.id.clone()).collect(),
         overcommit: config.overcommit(),
         lost: Lost::new(&config.data_dir, config.lost.days),

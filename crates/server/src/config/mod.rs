@@ -18,6 +18,7 @@ mod network;
 mod price_list;
 mod prices;
 mod quota;
+mod replica;
 mod sandbox;
 mod secrets;
 mod traces;
@@ -47,6 +48,7 @@ pub use model::Gateway;
 pub use network::{Answered, Network, NetworkMode};
 pub use prices::{Amount, PlanPrice, Prices};
 pub use quota::Quota;
+pub use replica::Replica;
 pub use sandbox::Sandbox;
 pub use secrets::Secrets;
 pub use traces::Traces;
@@ -92,6 +94,8 @@ pub struct Config {
     pub admin_password: Secret,
     /// How clients reach the service.
     pub http: Http,
+    /// How the service shares its database with others.
+    pub replica: Replica,
     /// The key that seals secrets.
     pub secrets: Secrets,
     /// Records of what was done.
@@ -149,6 +153,7 @@ impl Default for Config {
             admin_email: "admin@berth.local".into(),
             admin_password: Secret::default(),
             http: Http::default(),
+            replica: Replica::default(),
             secrets: Secrets::default(),
             audit: Audit::default(),
             lost: Lost::default(),
@@ -240,7 +245,13 @@ impl Config {
         if let Some(format) = env("BERTH_LOG_FORMAT") {
             self.log_format = LogFormat::named(&format)?;
         }
-        let texts: [(&str, &mut String); 7] = [
+        if let Some(listen) = env("BERTH_REPLICA_LISTEN") {
+            self.replica.listen = Some(listen.parse().with_context(|| {
+                format!("BERTH_REPLICA_LISTEN is '{listen}'; it must be an address like 10.0.0.1:8471")
+            })?);
+        }
+        let texts: [(&str, &mut String); 8] = [
+            ("BERTH_REPLICA_ADDRESS", &mut self.replica.address),
             ("BERTH_DATABASE_URL", &mut self.database_url),
             ("BERTH_BASE_URL", &mut self.base_url),
             ("BERTH_LOG", &mut self.log),
@@ -292,6 +303,7 @@ impl Config {
             "database_connections must be {FEWEST_DATABASE_CONNECTIONS} to {MOST_DATABASE_CONNECTIONS}"
         );
         self.http.check(self.listen)?;
+        self.replica.check(&self.database_url)?;
         self.audit.check()?;
         self.lost.check()?;
         self.catalog.check()?;

@@ -7,17 +7,24 @@
 //! the same id as its original: the database refuses it while the other's service runs, until the operator says that it
 //! is to take over. So a service checks every few seconds whether it is still the one that came last, and ends if it is
 //! not.
+//!
+//! Replicas ([`berth_domain::replica`]) share a database, each with a folder and a host of its own, and one of them keeps
+//! it at a time. Each time that somebody takes it a *term* begins. Whoever may write states the term in which it does
+//! ([`Db::in_term`]), and writes nothing in an earlier one than the database's.
 
 use berth_domain::Timestamp;
+use berth_domain::replica::Sign;
 use uuid::Uuid;
 
-use super::{Db, DbError, FromRow, On, Row, record, sql};
+use super::{Db, DbError, FromRow, On, Row, Tx, record, sql};
 use crate::columns;
 
 /// The table, of one row.
 const TABLE: &str = "keeper";
 /// Seconds without a sign of life after which a service counts as gone.
 pub const GONE: i64 = 30;
+/// The sign of one of a version that gave none.
+const NONE: Sign = Sign { term: 0, beat: 0 };
 
 /// The keeper of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +37,8 @@ pub struct Keeper {
     pub host: String,
     /// The service's run.
     pub run: Uuid,
+    /// Where the other replicas reach it, as `host:port`; none of a service that shares its database with nobody.
+    pub address: Option<String>,
 }
 
 /// A keeper as the database knows it.
@@ -41,6 +50,8 @@ pub struct KeeperRow {
     pub runs: bool,
     /// When its service was last seen.
     pub seen_at: Timestamp,
+    /// Its sign of life.
+    pub sign: Sign,
 }
 
 impl FromRow for KeeperRow {
@@ -50,12 +61,23 @@ impl FromRow for KeeperRow {
             path: row.text("path")?,
             host: row.text("host")?,
             run: row.parsed("run")?,
+            address: if row.has("address") { row.opt_text("address")? } else { None },
         };
-        Ok(Self { keeper, runs: row.flag("runs")?, seen_at: row.time("seen_at")? })
+        // A start looks before it brings the schema up to date.
+        let sign = if row.has("term") { Sign { term: row.int("term")?, beat: row.int("beat")? } } else { NONE };
+        Ok(Self { keeper, runs: row.flag("runs")?, seen_at: row.time("seen_at")?, sign })
     }
 }
 
 impl KeeperRow {
+    /// Whether a replica may take the database: nobody keeps it, it kept it itself, or who keeps it is a replica of which
+    /// it saw this sign of life and none since, for long enough.
+    pub fn is_free_for(&self, asks: &Keeper, silent: Option<Sign>) -> bool {
+        let Keeper { folder, path, host, address, .. } = &self.keeper;
+        let is_own = (folder, path, host) == (&asks.folder, &asks.path, &asks.host);
+        is_own || (address.is_some() && (!self.runs || silent == Some(self.sign)))
+    }
+
     /// Why another service may not have the database; `None` if it may.
     pub fn refuses(&self, asks: &Keeper, takes_over: bool, now: Timestamp) -> Option<String> {
         let Keeper { folder: kept_by, path, host, .. } = &self.keeper;
@@ -74,6 +96,14 @@ impl KeeperRow {
             });
         }
         let whose = format!("the database belongs to the data folder {path} of host {host}");
+        if self.keeper.address.is_some() && asks.address.is_none() {
+            return (!takes_over || runs).then(|| {
+                format!(
+                    "{whose}, one of the replicas that share it. Have this service be one of them: set \
+                     BERTH_REPLICA_ADDRESS to where the others reach it"
+                )
+            });
+        }
         if runs {
             return Some(format!(
                 "{whose}, whose service runs (seen {seconds} s ago). Give this service a database of its own: set \
@@ -94,22 +124,61 @@ impl KeeperRow {
 
 /// The database's keeper; `None` in a new one.
 pub async fn find(on: impl On) -> Result<Option<KeeperRow>, DbError> {
-    sql("SELECT folder, path, host, run, runs, seen_at FROM keeper WHERE id = 1").fetch_optional(on).await
+    sql("SELECT * FROM keeper WHERE id = 1").fetch_optional(on).await
 }
 
-/// Takes the database for a service; the inner error says why its present keeper does not let it.
+/// Takes the database for a service, which is in its term from then on; the inner error says why its present keeper does
+/// not let it.
 pub async fn take(db: &Db, keeper: &Keeper, takes_over: bool, now: Timestamp) -> Result<Result<(), String>, DbError> {
     let mut tx = db.begin().await?;
-    if let Some(reason) = find(&mut tx).await?.and_then(|known| known.refuses(keeper, takes_over, now)) {
+    let known = find(&mut tx).await?;
+    if let Some(reason) = known.as_ref().and_then(|known| known.refuses(keeper, takes_over, now)) {
         return Ok(Err(reason));
     }
+    begin_term(db, tx, keeper, known.as_ref(), now).await.map(Ok)
+}
+
+/// Takes the database for a replica, if it may have it ([`KeeperRow::is_free_for`]), as of this transaction. The replica is
+/// in its term from then on.
+pub async fn claim(db: &Db, keeper: &Keeper, silent: Option<Sign>, now: Timestamp) -> Result<bool, DbError> {
+    let mut tx = db.begin().await?;
+    let known = find(&mut tx).await?;
+    if known.as_ref().is_some_and(|known| !known.is_free_for(keeper, silent)) {
+        return Ok(false);
+    }
+    begin_term(db, tx, keeper, known.as_ref(), now).await.map(|()| true)
+}
+
+async fn begin_term(
+    db: &Db,
+    mut tx: Tx,
+    keeper: &Keeper,
+    known: Option<&KeeperRow>,
+    now: Timestamp,
+) -> Result<(), DbError> {
+    let term = known.map_or(0, |known| known.sign.term).saturating_add(1);
     let columns = columns! {
         "folder": keeper.folder.to_string(), "path": &keeper.path, "host": &keeper.host,
-        "run": keeper.run.to_string(), "runs": true, "seen_at": now,
+        "run": keeper.run.to_string(), "runs": true, "seen_at": now, "address": keeper.address.clone(), "term": term,
     };
     record::upsert(TABLE, columns! { "id": 1_i64 }, columns).execute(&mut tx).await?;
     tx.commit().await?;
-    Ok(Ok(()))
+    db.be_in_term(term);
+    Ok(())
+}
+
+/// Begins a later term than a host was asked in, which happens where the database is an older copy; `false` where another
+/// service has the database by now.
+pub async fn outdo(db: &Db, of_host: i64) -> Result<bool, DbError> {
+    let mut tx = db.begin().await?;
+    let (own, next) = (db.term(), of_host.saturating_add(1));
+    let raised = sql("UPDATE keeper SET term = $1 WHERE id = 1 AND term = $2 AND term < $1");
+    let raised = raised.bind(next).bind(own).execute(&mut tx).await? == 1;
+    if raised {
+        tx.commit().await?;
+        db.be_in_term(next);
+    }
+    Ok(raised)
 }
 
 /// Notes that a service still runs; `false` if another one came after it.
@@ -123,9 +192,14 @@ pub async fn left(db: &Db, run: Uuid, now: Timestamp) -> Result<(), DbError> {
 }
 
 async fn note(db: &Db, run: Uuid, runs: bool, now: Timestamp) -> Result<bool, DbError> {
+    match find(db).await? {
+        // Also where the answer to a later term was lost.
+        Some(known) if known.keeper.run == run => db.be_in_term(known.sign.term),
+        _ => return Ok(false),
+    }
     let mut tx = db.begin().await?;
-    let columns = columns! { "run": run.to_string(), "seen_at": now, "runs": runs };
-    let changed = record::overwrite(TABLE, columns).execute(&mut tx).await?;
+    let noted = sql("UPDATE keeper SET seen_at = $2, runs = $3, beat = beat + 1 WHERE run = $1");
+    let changed = noted.bind(run.to_string()).bind(now).bind(runs).execute(&mut tx).await?;
     tx.commit().await?;
     Ok(changed == 1)
 }
@@ -135,7 +209,16 @@ mod tests {
     use super::*;
 
     fn keeper(path: &str) -> Keeper {
-        Keeper { folder: Uuid::now_v7(), path: path.into(), host: "alpha".into(), run: Uuid::now_v7() }
+        let (folder, run) = (Uuid::now_v7(), Uuid::now_v7());
+        Keeper { folder, path: path.into(), host: "alpha".into(), run, address: None }
+    }
+
+    fn replica(path: &str) -> Keeper {
+        Keeper { address: Some(format!("{}:8471", path.trim_start_matches('/'))), ..keeper(path) }
+    }
+
+    async fn sign(db: &Db) -> Sign {
+        find(db).await.unwrap().unwrap().sign
     }
 
     async fn database() -> (Db, tempfile::TempDir) {
@@ -184,6 +267,57 @@ mod tests {
         assert!(!seen(&db, copied.run, NOW).await.unwrap());
         left(&db, elsewhere.run, NOW).await.unwrap();
         take(&db, &copied, false, NOW).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_replica_takes_the_database_from_one_that_ended_or_that_it_saw_silent() {
+        let (db, _dir) = database().await;
+        let (first, second) = (replica("/first"), replica("/second"));
+        assert!(claim(&db, &first, None, NOW).await.unwrap(), "nobody keeps it");
+        let before = sign(&db).await;
+        assert_eq!((before.term, db.term()), (1, 1));
+        assert!(!claim(&db, &second, None, NOW).await.unwrap());
+        assert!(seen(&db, first.run, NOW).await.unwrap());
+        assert!(!claim(&db, &second, Some(before), NOW).await.unwrap(), "it has given a sign of life since");
+        let silent = sign(&db).await;
+        assert!(silent != before && claim(&db, &second, Some(silent), NOW).await.unwrap());
+        assert!(!seen(&db, first.run, NOW).await.unwrap());
+        assert!(!claim(&db, &first, Some(silent), NOW).await.unwrap(), "what it saw is of an earlier term");
+        left(&db, second.run, NOW).await.unwrap();
+        assert!(claim(&db, &first, None, NOW).await.unwrap());
+        let again = Keeper { run: Uuid::now_v7(), ..first.clone() };
+        assert!(claim(&db, &again, None, NOW).await.unwrap(), "its own folder's lock keeps two apart");
+        assert_eq!((sign(&db).await.term, db.term()), (4, 4));
+        let copy = Keeper { path: "/copy".into(), ..again };
+        assert!(!claim(&db, &copy, None, NOW).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_service_that_shares_with_nobody_and_replicas_refuse_each_other() {
+        let (db, _dir) = database().await;
+        let (single, other) = (keeper("/single"), replica("/replica"));
+        take(&db, &single, false, NOW).await.unwrap().unwrap();
+        left(&db, single.run, NOW).await.unwrap();
+        assert!(!claim(&db, &other, Some(sign(&db).await), NOW).await.unwrap());
+        let begins = Keeper { address: Some("single:8471".into()), ..single.clone() };
+        assert!(claim(&db, &begins, None, NOW).await.unwrap(), "it becomes the first replica");
+        assert!(claim(&db, &other, Some(sign(&db).await), NOW).await.unwrap());
+        let refusal = take(&db, &keeper("/third"), false, NOW).await.unwrap().unwrap_err();
+        assert!(refusal.contains("/replica of host alpha, one of the replicas") && refusal.contains("BERTH_REPLICA_ADDRESS"), "{refusal}");
+    }
+
+    #[tokio::test]
+    async fn a_term_is_outdone_by_whoever_keeps_the_database_alone() {
+        let (db, dir) = database().await;
+        let first = keeper("/first");
+        take(&db, &first, false, NOW).await.unwrap().unwrap();
+        assert!(outdo(&db, 41).await.unwrap());
+        assert_eq!((sign(&db).await.term, db.term()), (42, 42));
+        assert!(!outdo(&db, 41).await.unwrap(), "it is in that term already");
+        let other = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.unwrap();
+        take(&other, &Keeper { run: Uuid::now_v7(), ..first }, false, NOW).await.unwrap().unwrap();
+        assert!(!outdo(&db, 90).await.unwrap(), "another service came");
+        assert_eq!(sign(&other).await.term, 43);
     }
 
     #[tokio::test]

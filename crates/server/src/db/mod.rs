@@ -36,7 +36,7 @@ pub mod tenant;
 pub mod usage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sqlx::sqlite::SqlitePool;
@@ -153,6 +153,17 @@ enum Pools {
     Postgres(Arc<leader::Leader>),
 }
 
+/// The term in which a service has its database; 0 before it has taken it. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Term(Arc<AtomicI64>);
+
+impl Term {
+    /// As it is now.
+    pub fn now(&self) -> i64 {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
 /// The database, which everything shares.
 #[derive(Clone)]
 pub struct Db {
@@ -160,6 +171,8 @@ pub struct Db {
     signals: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
     lanes: Arc<lane::Lanes>,
+    /// The term in which it writes.
+    term: Term,
     /// How long a change waits for its turn.
     wait: Duration,
 }
@@ -177,7 +190,22 @@ impl Db {
     pub async fn connect(url: &str, wait: Duration, connections: u32) -> Result<Self, DbError> {
         let pools = connect::open(url, wait, connections).await?;
         let signals = Arc::new(broadcast::channel(SIGNALS).0);
-        Ok(Self { pools, signals, epoch: Arc::default(), lanes: Arc::default(), wait })
+        Ok(Self { pools, signals, epoch: Arc::default(), lanes: Arc::default(), term: Term::default(), wait })
+    }
+
+    /// The term in which it writes; 0 before it is taken.
+    pub fn term(&self) -> i64 {
+        self.term.now()
+    }
+
+    /// From now on it is written to in this term.
+    pub(in crate::db) fn be_in_term(&self, term: i64) {
+        self.term.0.store(term, Ordering::SeqCst);
+    }
+
+    /// The same, as it becomes.
+    pub fn in_term(&self) -> Term {
+        self.term.clone()
     }
 
     /// Brings the schema up to date.
@@ -205,7 +233,7 @@ impl Db {
     pub async fn begin(&self) -> Result<Tx, DbError> {
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
-            Pools::Postgres(leader) => begin_at(leader).await?,
+            Pools::Postgres(leader) => begin_at(leader, self.term()).await?,
         };
         let (sender, epoch) = (self.signals.clone(), self.epoch.clone());
         Ok(Tx { inner, signals: Vec::new(), following: Vec::new(), sender, epoch, turn: None })
@@ -245,15 +273,15 @@ enum TxInner {
 }
 
 /// Begins at the leader; once more, at the next one, where that is lost meanwhile: nothing was written yet.
-async fn begin_at(leader: &leader::Leader) -> Result<TxInner, DbError> {
+async fn begin_at(leader: &leader::Leader, term: i64) -> Result<TxInner, DbError> {
     let link = leader.link();
-    match link.begin().await {
+    match link.begin(term).await {
         Ok(tx) => return Ok(TxInner::Postgres(tx, link)),
         Err(_) if link.is_gone() => {}
         Err(error) => return Err(error.into()),
     }
     let link = leader.link();
-    Ok(TxInner::Postgres(link.begin().await?, link))
+    Ok(TxInner::Postgres(link.begin(term).await?, link))
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it changes nothing.

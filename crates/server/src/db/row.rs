@@ -24,6 +24,14 @@ pub trait FromRow: Sized {
 }
 
 impl Row {
+    /// Whether it has such a column: a start reads some rows before it brings the schema up to date.
+    pub fn has(&self, column: &str) -> bool {
+        match self {
+            Self::Sqlite(row) => row.try_column(column).is_ok(),
+            Self::Postgres(row) => row.try_column(column).is_ok(),
+        }
+    }
+
     /// A `BIGINT` that may be null.
     pub fn opt_int(&self, column: &str) -> Result<Option<i64>, DbError> {
         Ok(match self {

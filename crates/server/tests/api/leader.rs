@@ -220,3 +220,18 @@ async fn members_say_what_they_do_and_one_that_leads_is_waited_for() {
     second.promote();
     opening.await.expect("no panic").expect("a leader");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_of_an_earlier_term_writes_nothing_and_what_it_reads_is_true() {
+    let server = Postgres::started();
+    let platform = platform(&[server.port()]).await;
+    assert_eq!(puts(&platform, "before").await.status, 201);
+    server.sql("berth", "UPDATE keeper SET term = term + 1");
+    let refused = puts(&platform, "after").await;
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let names = platform.admin.get("/networks").await.body;
+    let names: Vec<_> = names["data"].as_array().expect("networks").iter().map(|it| it["name"].clone()).collect();
+    assert_eq!(names, ["before"]);
+    server.sql("berth", "UPDATE keeper SET term = term - 1");
+    assert_eq!(puts(&platform, "after").await.status, 201);
+}

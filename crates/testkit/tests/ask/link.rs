@@ -8,7 +8,7 @@ use berth_domain::host::join::Presence;
 use berth_domain::ids::HostId;
 use berth_host::Host;
 use berth_host::clock::Clock;
-use berth_host::link::{Authority, Door, HostName, Line, Papers, Patience, Pem, request};
+use berth_host::link::{Authority, Door, HostName, Line, Papers, Patience, Pem, request, Terms};
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 use berth_host::wire::{Carrier, Remote};
@@ -58,7 +58,8 @@ impl Listening {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let (address, stop) = (listener.local_addr().expect("an address").to_string(), CancellationToken::new());
-        tokio::spawn(Door::new(host, papers, said).listen(listener, stop.clone()));
+        let terms = Terms::open(dir.path()).expect("terms");
+        tokio::spawn(Door::new(host, papers, terms, said).listen(listener, stop.clone()));
         Self { address, stop, _dir: dir }
     }
 
@@ -74,7 +75,11 @@ impl Drop for Listening {
 }
 
 fn line(address: &str, name: HostName, authority: &Arc<Authority>, patience: Patience) -> Line {
-    Line::new(address.into(), name, authority.clone(), Clock::default(), patience)
+    in_term(address, name, authority, patience, 0)
+}
+
+fn in_term(address: &str, name: HostName, authority: &Arc<Authority>, patience: Patience, term: i64) -> Line {
+    Line::new((address.into(), name), authority.clone(), Clock::default(), patience, Box::new(move || term))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -202,7 +207,7 @@ async fn a_host_takes_only_a_certificate_for_the_key_that_it_made() {
     });
     let host = Arc::new(Host::new(vm, sandbox, network, Lost::new(dir.path(), 7)));
     let said = || unreachable!("nobody asks that here");
-    let door = Door::new(host, Arc::new(papers.expect("papers")), said);
+    let door = Door::new(host, Arc::new(papers.expect("papers")), Terms::open(dir.path()).expect("terms"), said);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address").to_string();
     let stop = CancellationToken::new();
@@ -260,4 +265,25 @@ async fn a_silent_cut_is_noticed_and_the_next_question_goes_another_way() {
     line.close();
     line.presence().await.expect_err("a removed host is not asked");
     passing.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asked_in_an_earlier_term_is_refused_and_what_is_under_way_for_them_is_dropped() {
+    let own = authority();
+    let name = name();
+    let host = Listening::start(papers(&own, name)).await;
+    let line = |term| in_term(&host.address, name, &own, Patience::default(), term);
+    let (earlier, later) = (line(3), line(4));
+    earlier.presence().await.expect("what it says");
+    let mut under_way = earlier.connect().await.expect("a question");
+    assert_eq!(earlier.refused_for(), None);
+    later.presence().await.expect("what it says");
+    let mut answer = Vec::new();
+    let _ = under_way.read_to_end(&mut answer).await;
+    assert!(answer.is_empty(), "it was dropped before it was asked");
+    assert!(earlier.presence().await.is_err() && earlier.connect().await.is_err());
+    assert_eq!((earlier.refused_for(), earlier.refused_for()), (Some(4), None));
+    later.connect().await.expect("a question");
+    // Of a version that knows no terms.
+    assert!(line(0).presence().await.is_err());
 }

@@ -218,6 +218,7 @@ fn show_hosts(hosts: &[Host]) -> Table {
             format!("{} MiB", host.memory_mb),
             host.gpus.len().to_string(),
             labels(host),
+            host.service.clone().unwrap_or_default(),
             host.addresses.join(" "),
             host.version.clone().unwrap_or_default(),
             output::age(&host.last_seen_at),
@@ -226,7 +227,7 @@ fn show_hosts(hosts: &[Host]) -> Table {
         ]
     });
     let header = [
-        "NAME", "STATE", "MACHINES", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+AT", "+VERSION", "SEEN",
+        "NAME", "STATE", "MACHINES", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+SERVICE", "+AT", "+VERSION", "SEEN",
         "TROUBLE", "ID",
     ];
     Table::new(header, rows, "No hosts.")
@@ -248,6 +249,7 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
         ("memory promised", promised.join(", ")),
         ("gpus", host.gpus.iter().map(gpu).collect::<Vec<_>>().join(", ")),
         ("labels", labels(host)),
+        ("service", host.service.clone().unwrap_or_default()),
         ("version", host.version.clone().unwrap_or_default()),
         ("trouble", host.trouble.clone().unwrap_or_default()),
         ("certificate ends", host.certificate_expires_at.as_deref().map(output::time).unwrap_or_default()),

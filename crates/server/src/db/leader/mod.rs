@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Row};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::context::TokioContext;
@@ -44,6 +45,14 @@ const ELECTION: Duration = Duration::from_mins(1);
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long what is under way may take to end on connections that are given up.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// The term of the service that has the database.
+const PRESENT_TERM: &str = "SELECT term FROM keeper WHERE id = 1";
+
+/// What a service is told that writes in an earlier term.
+fn overtaken() -> sqlx::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "another service has taken it over").into()
+}
 
 /// Connections to the leader, until others take their place.
 pub(super) struct Link {
@@ -96,12 +105,19 @@ impl Link {
         }
     }
 
-    /// Begins a transaction that may write, once no other one does.
-    pub(super) async fn begin(&self) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, sqlx::Error> {
+    /// Begins a transaction that may write, once no other one does; in a term only if the database is still in it.
+    pub(super) async fn begin(&self, term: i64) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, sqlx::Error> {
         let begun = self.ask(async {
             let mut tx = self.pool.begin().await?;
-            sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
-            Ok(tx)
+            if term == 0 {
+                sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
+                return Ok(tx);
+            }
+            // One message, and two statements: the second sees what was committed while the first waited.
+            let asked = sqlx::raw_sql(AssertSqlSafe(format!("{ONE_WRITER}; {PRESENT_TERM}")));
+            let answered = asked.fetch_all(&mut *tx).await?;
+            let present: Option<i64> = answered.last().map(|row| row.try_get(0)).transpose()?;
+            if present == Some(term) { Ok(tx) } else { Err(overtaken()) }
         });
         begun.await
     }

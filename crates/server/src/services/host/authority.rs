@@ -39,6 +39,15 @@ pub async fn open(db: &Db, clock: &Clock, sealer: &Sealer, anew: bool) -> Result
     Ok(authority)
 }
 
+/// Opens it for a service that stands by and writes nothing; none where no service has made it yet.
+///
+/// # Errors
+/// It does not open.
+pub async fn find(db: &Db, sealer: &Sealer) -> Result<Option<Authority>> {
+    let Some(kept) = setting::find(db, AUTHORITY).await? else { return Ok(None) };
+    Authority::read(&sealer.open_sealed(AUTHORITY, &kept)?).map(Some).map_err(Error::internal)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

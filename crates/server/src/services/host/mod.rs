@@ -7,7 +7,7 @@
 //! that VMs leave it (`drain`).
 //!
 //! A database has one data folder ([`crate::db::keeper`]): whichever host that was on before is lost, and its machines are
-//! this one's.
+//! this one's. Of replicas each has a host; the active one asks those of the others as it asks hosts that joined.
 //!
 //! Other hosts join ([`Enrolment`]): an administrator names one and gets a token, that host exchanges the token for a
 //! certificate of the platform's [`authority`], and from then on the service asks it over `berth_host::link`. Such a host
@@ -26,39 +26,57 @@ mod wire;
 use std::collections::BTreeMap;
 
 use berth_domain::Result;
-use berth_domain::host::State;
+use berth_domain::host::{Service, State};
 use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
+use berth_host::link::HostName;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::db::{Db, machine};
+use crate::db::{Db, Tx, machine};
 
 pub use enrolment::Enrolment;
 pub use service::{Hosts, Own, Probe};
+pub use authority::find as authority;
 pub use store::host::{HostRow, all, find, joined};
 
 impl Hosts {
-    /// Writes the row of the service's own host, and says of every other one that it is lost.
+    /// Writes the row of the service's own host, and says of every other one that it is lost, but for those that are asked
+    /// over the network.
     pub async fn start(db: Db, clock: Clock, own: Own, probe: Box<dyn Probe>) -> Result<Self> {
         let hosts = Self { db, clock, own: own.into(), probe: probe.into() };
         let gpus = hosts.gpus().await;
         let (now, mut tx) = (hosts.clock.now(), hosts.db.begin().await?);
-        // One that was removed, and whose service starts again, is there.
-        store::host::bring_back(&mut tx, hosts.own.id).await?;
-        let known = store::host::find(&mut tx, hosts.own.id).await?;
-        // One that was given up and is there again takes machines again.
-        let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);
-        let row = HostRow { state: state.unwrap_or(State::Ready), ..hosts.row(known.as_ref(), gpus) };
-        store::host::put(&mut tx, known.as_ref(), &row).await?;
+        let row = hosts.enlist(&mut tx, gpus, Service::Active).await?;
         store::host::lose_others(&mut tx, row.id).await?;
         machine::bring_home(&mut tx, row.id).await?;
         machine::give_slots(&mut tx, row.id).await?;
         tx.commit().await?;
         tracing::debug!(host = %row.id, name = row.name, %now, "this host has its row");
         Ok(hosts)
+    }
+
+    /// Writes the row of the host of a replica that stands by, and returns how the active one calls it.
+    pub async fn stand_by(db: &Db, clock: &Clock, own: Own, probe: Box<dyn Probe>) -> Result<HostName> {
+        let hosts = Self { db: db.clone(), clock: clock.clone(), own: own.into(), probe: probe.into() };
+        let mut tx = hosts.db.begin().await?;
+        let row = hosts.enlist(&mut tx, None, Service::Standby).await?;
+        tx.commit().await?;
+        Ok(HostName { id: row.id, enrolment: row.enrolment })
+    }
+
+    async fn enlist(&self, tx: &mut Tx, gpus: Option<Vec<Gpu>>, service: Service) -> Result<HostRow> {
+        // One that was removed, and whose service starts again, is there.
+        store::host::bring_back(&mut *tx, self.own.id).await?;
+        let known = store::host::find(&mut *tx, self.own.id).await?;
+        // One that was given up and is there again takes machines again.
+        let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);
+        let (state, service) = (state.unwrap_or(State::Ready), Some(service));
+        let row = HostRow { state, service, ..self.row(known.as_ref(), gpus) };
+        store::host::put(tx, known.as_ref(), &row).await?;
+        Ok(row)
     }
 
     /// The own host.
@@ -94,8 +112,10 @@ impl Hosts {
             drain: known.and_then(|known| known.drain),
             last_seen: now,
             created_at: known.map_or(now, |known| known.created_at),
-            joined: false,
-            enrolment: 0,
+            joined: own.replica,
+            service: Some(Service::Active),
+            // Nobody joins as the host of a replica: it makes its certificate itself.
+            enrolment: i64::from(own.replica),
             token_hash: None,
             token_until: None,
             certificate_until: None,

@@ -30,6 +30,8 @@ pub struct Own {
     pub name: String,
     /// Where it is reached.
     pub addresses: Vec<String>,
+    /// Whether its service is one of several of its database.
+    pub replica: bool,
     /// Ids of the regions that it belongs to.
     pub regions: Vec<String>,
     /// How often each MiB of it is promised.

@@ -184,7 +184,7 @@ fn refused() -> Error {
 }
 
 fn refuse_own(host: &HostRow) -> Result<()> {
-    if host.joined {
+    if host.joined && host.service.is_none() {
         return Ok(());
     }
     let told = "A service runs on that host, or ran there: it does not join by a token. To add another machine, type: \
@@ -226,6 +226,7 @@ fn promised(name: String, token: &JoinToken, now: Timestamp) -> HostRow {
         last_seen: now,
         created_at: now,
         joined: true,
+        service: None,
         enrolment: 0,
         token_hash: Some(hash(&token.shown())),
         token_until: Some(ends(now)),

@@ -70,6 +70,7 @@ mod tests {
             id,
             name: "alpha".into(),
             addresses: Vec::new(),
+            replica: false,
             regions: Vec::new(),
             overcommit,
             lost: Lost::new(Path::new("/nowhere"), 1),

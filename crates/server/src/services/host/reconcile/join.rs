@@ -10,12 +10,13 @@ use berth_domain::host::gpu::Gpu;
 use berth_domain::host::join::{LOST_SECONDS, Presence, is_lost, is_renewed};
 use berth_domain::host::{Capacity, State, ask};
 use berth_domain::ids::HostId;
+use berth_domain::replica::AHEAD;
 use berth_host::link::{HostName, Line};
 use berth_host::wire::{Gone, Remote};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::db::DbError;
+use crate::db::{DbError, keeper};
 use crate::services::fleet::Engines;
 use crate::services::host::store::host::HostRow;
 use crate::services::host::{Enrolment, store};
@@ -53,7 +54,9 @@ pub async fn ask_all(enrolment: Enrolment, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let looked = async {
             let rows = store::host::joined(&enrolment.hosts.db).await?;
-            follow(&enrolment, &mut asked, rows.iter().filter_map(target).collect(), &stop).await;
+            let own = enrolment.hosts.own();
+            let others = rows.iter().filter(|row| row.id != own);
+            follow(&enrolment, &mut asked, others.filter_map(target).collect(), &stop).await;
             give_up(&enrolment, &mut gone).await
         };
         match looked.await {
@@ -139,10 +142,13 @@ fn target(row: &HostRow) -> Option<Target> {
 async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
     let Target { name, address } = target;
     let (authority, clock) = (enrolment.authority.clone(), enrolment.hosts.clock.clone());
-    let line = Arc::new(Line::new(address.clone(), name, authority, clock, enrolment.patience));
+    let term = enrolment.hosts.db.in_term();
+    let at = (address.clone(), name);
+    let line = Arc::new(Line::new(at, authority, clock, enrolment.patience, Box::new(move || term.now())));
     let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen: None };
     while !stop.is_cancelled() {
         let Some(found) = stop.run_until_cancelled(asked.look(&stop)).await else { break };
+        asked.outdo().await;
         let pause = if found.is_ok() { FRESH } else { RETRY };
         if let Err(error) = asked.record(found, &address).await {
             tracing::warn!(host = %name.id, %error, "the row of a host cannot be kept fresh; trying again");
@@ -191,6 +197,23 @@ impl Asked {
         let gpus = remote.ask(ask::host::Gpus {}).await;
         let gpus = gpus.inspect_err(|error| tracing::debug!(%error, "a host does not say which GPUs it has")).ok();
         Ok(Found { presence, gpus, renewed: self.renew().await })
+    }
+
+    /// Where the host was asked in a later term than this service's: has its term be a later one, if it still has the
+    /// database, which then is an older copy. Otherwise that later service has it, and this one ends.
+    async fn outdo(&self) {
+        let db = &self.enrolment.hosts.db;
+        let Some(later) = self.line.refused_for() else { return };
+        let host = self.name.id;
+        if later - db.term() > AHEAD {
+            tracing::error!(%host, later, "a host says that it was asked in a term that cannot be; it is not asked");
+            return;
+        }
+        match keeper::outdo(db, later).await {
+            Ok(true) => tracing::warn!(%host, later, "a host was asked in a later term; this service begins one after it"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%host, %error, "a host was asked in a later term; trying again"),
+        }
     }
 
     async fn enlist(&mut self, stop: &CancellationToken) -> berth_host::Result<Remote> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::placement::Overcommit;
-use berth_domain::host::{Capacity, Drain, State};
+use berth_domain::host::{Capacity, Drain, Service, State};
 use berth_domain::ids::HostId;
 
 use crate::columns;
@@ -52,6 +52,8 @@ pub struct HostRow {
     pub created_at: Timestamp,
     /// Whether it is asked over the network; else a service is there.
     pub joined: bool,
+    /// The service of this database that is there. The host of one that stands by is asked over the network.
+    pub service: Option<Service>,
     /// How often it joined.
     pub enrolment: i64,
     /// SHA-256 of the token that it may join with, in hexadecimal.
@@ -85,6 +87,7 @@ impl FromRow for HostRow {
             last_seen: row.time("last_seen")?,
             created_at: row.time("created_at")?,
             joined: row.flag("joined")?,
+            service: row.opt_word("service", Service::parse)?,
             enrolment: row.int("enrolment")?,
             token_hash: row.opt_text("token_hash")?,
             token_until: row.opt_time("token_until")?,
@@ -124,7 +127,7 @@ fn columns(host: &HostRow) -> Columns {
         "regions": json::text(&host.regions), "cpus": host.capacity.cpus, "memory_mb": host.capacity.memory_mb,
         "gpus": json::text(&host.gpus), "overcommit": json::text(&host.overcommit), "boot": host.boot.clone(), "labels": json::text(&host.labels),
         "state": host.state.as_str(), "cordoned": host.cordoned, "drain": host.drain.map(Drain::as_str), "last_seen": host.last_seen, "created_at": host.created_at,
-        "joined": host.joined, "enrolment": host.enrolment, "token_hash": host.token_hash.clone(), "token_until": host.token_until,
+        "joined": host.joined, "service": host.service.map(Service::as_str), "enrolment": host.enrolment, "token_hash": host.token_hash.clone(), "token_until": host.token_until,
         "certificate_until": host.certificate_until, "version": host.version.clone(), "trouble": host.trouble.clone(),
     }
 }
@@ -168,7 +171,7 @@ pub async fn all(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE removed_at IS NULL ORDER BY id").fetch_all(on).await
 }
 
-/// Every host that joined.
+/// Every host that is asked over the network: those that joined, and those of replicas.
 pub async fn joined(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE joined = 1 AND enrolment > 0 AND removed_at IS NULL ORDER BY id").fetch_all(on).await
 }
@@ -245,10 +248,13 @@ pub async fn put(tx: &mut Tx, known: Option<&HostRow>, host: &HostRow) -> Result
     }
 }
 
-/// Says of every host but one that it is lost, and of none that joined: those are asked over the network, whoever asks.
+/// Says of every host but one that its service is active no more, and that it is lost; of none that it is lost which is asked
+/// over the network, whoever asks.
 pub async fn lose_others(tx: &mut Tx, id: HostId) -> Result<(), DbError> {
-    let lost = sql("UPDATE hosts SET state = 'lost' WHERE id <> $1 AND state <> 'lost' AND joined = 0");
-    lost.bind(id).execute(tx).await.map(drop)
+    let lost = sql("UPDATE hosts SET state = 'lost', service = NULL WHERE id <> $1 AND state <> 'lost' AND joined = 0");
+    lost.bind(id).execute(&mut *tx).await?;
+    let overtaken = sql("UPDATE hosts SET service = 'standby' WHERE id <> $1 AND service = 'active' AND joined = 1");
+    overtaken.bind(id).execute(tx).await.map(drop)
 }
 
 #[cfg(test)]
@@ -275,6 +281,7 @@ mod tests {
             last_seen: Timestamp(1),
             created_at: Timestamp(1),
             joined: false,
+            service: Some(Service::Active),
             enrolment: 0,
             token_hash: None,
             token_until: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::host::Drain;
+use berth_domain::host::{Drain, Service};
 use berth_domain::host::gpu::{Device, Gpu, Kind, PciAddress};
 use berth_domain::machine::Owner;
 use serde::Serialize;
@@ -45,6 +45,9 @@ pub struct HostView {
     holds: HoldsView,
     /// Whether it joined and is asked over the network; else a service runs there.
     joined: bool,
+    /// The service that runs there: the `active` one, or one that is in `standby`. Null where none does.
+    #[schema(value_type = Option<HostService>)]
+    service: Option<&'static str>,
     /// The version of Berth there.
     version: Option<String>,
     /// Why it cannot be asked now, or what keeps it from running machines.
@@ -171,6 +174,17 @@ pub(crate) enum HostState {
     Joining,
 }
 
+/// A service that runs on a host.
+#[derive(ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[expect(dead_code, reason = "describes a word of the wire")]
+pub(crate) enum HostService {
+    /// It has the database and asks every host.
+    Active,
+    /// It takes the database where the active one is lost.
+    Standby,
+}
+
 /// Which VMs leave a host that is drained.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -200,6 +214,7 @@ impl HostView {
             drain: row.drain.map(Drain::as_str),
             holds: HoldsView { machines: things.machines, disks: things.disks, images: things.images },
             joined: row.joined,
+            service: row.service.map(Service::as_str),
             version: row.version,
             trouble: row.trouble,
             certificate_expires_at: row.certificate_until,
