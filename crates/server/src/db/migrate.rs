@@ -88,6 +88,7 @@ const STEPS: &[Step] = steps![
     60 "0060" "cordoned_hosts",
     61 "0061" "joined_hosts",
     62 "0062" "disks_on_hosts",
+    65 "0065" "sandboxes_on_hosts",
     67 "0067" "drained_hosts",
 ];
 
