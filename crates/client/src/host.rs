@@ -63,6 +63,9 @@ pub struct HostHolds {
     pub disks: i64,
     /// Images of projects.
     pub images: i64,
+    /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
+    #[serde(default)]
+    pub layers: i64,
 }
 
 /// A GPU of a host.

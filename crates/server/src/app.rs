@@ -152,7 +152,7 @@ impl App {
         tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let (hosts, fleet) = own::enrol(config, &keeper, &db, &clock, &engines).await?;
-        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &engines, &fleet);
+        let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &fleet);
         let (vms, sandboxes) = (held.vms.clone(), held.sandboxes.clone());
         let (identity, first_login) =
             Identity::start(db.clone(), clock.clone(), config, sealer.clone(), held.holders()).await?;
@@ -161,7 +161,7 @@ impl App {
         let gateway = Gateway::start(db.clone(), clock.clone(), config, seats.most()).await?;
         held.prepare().await?;
         let projects = Projects::start(db.clone(), clock.clone(), config, &[&vms, &sandboxes], seen).await?;
-        let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), engine: engines.sandbox.clone() });
+        let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), fleet: fleet.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
         let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
@@ -241,11 +241,10 @@ struct Held {
 }
 
 impl Held {
-    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, engines: &Engines, fleet: &Fleet) -> Self {
-        let sandbox = engines.sandbox.clone();
+    fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, fleet: &Fleet) -> Self {
         Self {
             vms: Vms::new((db.clone(), database), clock.clone(), config, fleet.clone()),
-            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, sandbox, fleet.own()),
+            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, fleet.clone()),
             networks: Networks::new(db.clone(), clock.clone(), fleet.clone()),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }

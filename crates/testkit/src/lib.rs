@@ -4,6 +4,7 @@
 //! The simulated engine is for faults and for numbers that no host holds; tests with real machines cover everything
 //! that a machine can show.
 
+pub mod agent;
 mod body;
 mod chance;
 pub mod commands;

@@ -105,7 +105,7 @@ impl Default for SimulatedSandboxes {
             refusals: Refusals::default(),
             activity: HashMap::new(),
             questions: 0,
-            capacity: Capacity { memory_mb: 1_000_000, disk_bytes: 1 << 40 },
+            capacity: Capacity { memory_mb: 1_000_000, disk_bytes: 1 << 40, has_guest: true },
             delay: Duration::ZERO,
             agent: None,
             since: Instant::now().checked_sub(Duration::from_mins(1)).unwrap_or_else(Instant::now),

@@ -150,6 +150,8 @@ pub struct Capacity {
     pub memory_mb: i64,
     /// Bytes that are free on its disk at this moment, but for those that are kept back: the database lies there, too.
     pub disk_bytes: i64,
+    /// Whether it has what machines of sandboxes boot.
+    pub has_guest: bool,
 }
 
 impl Capacity {

@@ -6,9 +6,12 @@
 use std::io;
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{disk, disk_snapshot, host, image, network, vm};
+use berth_domain::host::ask::{
+    disk, disk_snapshot, host, image, layer, memory, network, sandbox, template, upload, vm,
+};
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::host::{Ask, EngineError, Result, network as of_networks, sandbox as of_sandboxes, vm as of_vms};
+use berth_domain::sandbox::plan::Machine as SandboxMachine;
 use berth_domain::vm::plan::Machine;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, duplex};
@@ -59,6 +62,11 @@ fn answer(ask: Ask) -> Result<Value> {
         Ask::Image(image::Ask::Find(q)) => say(&q, Ok(None)),
         Ask::Image(image::Ask::Remove(q)) => say(&q, Ok(())),
         Ask::Image(image::Ask::SetAside(q)) => say(&q, Ok(())),
+        Ask::Layer(layer::Ask::Remove(q)) => say(&q, Ok(())),
+        Ask::Memory(memory::Ask::Remove(q)) => say(&q, Ok(())),
+        Ask::Upload(upload::Ask::Remove(q)) => say(&q, Ok(())),
+        Ask::Template(template::Ask::ClearBuild(q)) => say(&q, Ok(())),
+        Ask::Sandbox(ask) => of_sandbox(ask),
         Ask::Network(network::Ask::Set(q)) => say(&q, Ok(())),
         Ask::Network(network::Ask::Remove(q)) => say(&q, Ok(())),
         _ => gone(),
@@ -75,6 +83,7 @@ fn of_host(ask: host::Ask) -> Result<Value> {
         host::Ask::ScanVms(q) => say(&q, Ok(of_vms::Found::default())),
         host::Ask::ScanSandboxes(q) => say(&q, Ok(of_sandboxes::Found::default())),
         host::Ask::ScanNetworks(q) => say(&q, Ok(of_networks::Found::default())),
+        host::Ask::SetAside(q) => say(&q, Ok(())),
         _ => gone(),
     }
 }
@@ -91,6 +100,21 @@ fn of_vm(ask: vm::Ask) -> Result<Value> {
         vm::Ask::DetachDisk(q) => say(&q, Ok(true)),
         vm::Ask::ConsoleLog(q) => say(&q, Ok(Vec::new())),
         vm::Ask::Usage(q) => say(&q, Ok(None)),
+        _ => gone(),
+    }
+}
+
+fn of_sandbox(ask: sandbox::Ask) -> Result<Value> {
+    match ask {
+        sandbox::Ask::Observe(q) => say(&q, Ok(SandboxMachine::Absent)),
+        sandbox::Ask::Pause(q) => say(&q, Ok(of_sandboxes::Paused { memory_bytes: None })),
+        sandbox::Ask::End(q) => say(&q, Ok(())),
+        sandbox::Ask::Discard(q) => say(&q, Ok(())),
+        sandbox::Ask::Activity(q) => {
+            say(&q, Ok(of_sandboxes::Activity { running: Some(0), ..of_sandboxes::Activity::default() }))
+        }
+        sandbox::Ask::Sample(q) => say(&q, Ok(None)),
+        sandbox::Ask::IsWarm(q) => say(&q, Ok(false)),
         _ => gone(),
     }
 }

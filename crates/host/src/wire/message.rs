@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What both sides speak. It changes with everything that a host may be asked; hosts of another one answer nothing.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;
 // The largest that a machine's start asks for: firewall rules, of 42 bytes an address and of 1,024 beside those.

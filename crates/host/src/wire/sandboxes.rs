@@ -73,7 +73,7 @@ impl SandboxEngine for Remote {
 
     async fn observe(&self, id: MachineId) -> Result<Observed> {
         let machine = self.ask(sandbox::Observe { id }).await?;
-        if machine == Observed::Absent {
+        if !matches!(machine, Observed::Running { .. }) {
             // As of VMs.
             self.describe().await?;
         }

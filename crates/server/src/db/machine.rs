@@ -352,6 +352,15 @@ pub async fn all_warm(on: impl On, host: HostId) -> Result<Vec<Machine>, DbError
     sql(ALL_WARM).bind(host).fetch_all(on).await
 }
 
+/// Nobody gets a warm machine of another host any more.
+pub async fn forgo_elsewhere(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE machines SET ready = 0 WHERE owner_kind = 'warm' AND host_id <> $1")
+        .bind(host)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
 /// A machine.
 pub async fn find(on: impl On, id: MachineId) -> Result<Option<Machine>, DbError> {
     let one = concat!("SELECT ", machine_columns!(), " FROM machines m WHERE m.id = $1");

@@ -89,6 +89,7 @@ const STEPS: &[Step] = steps![
     61 "0061" "joined_hosts",
     62 "0062" "disks_on_hosts",
     63 "0063" "replicas",
+    65 "0065" "sandboxes_on_hosts",
     67 "0067" "drained_hosts",
 ];
 

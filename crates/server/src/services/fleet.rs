@@ -6,6 +6,7 @@
 //! answer: it tries again.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 
 use berth_domain::ids::HostId;
@@ -14,9 +15,15 @@ use berth_host::sandbox::SandboxEngine;
 use berth_host::vm::Engine;
 use berth_host::{EngineError, Result};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::host;
 use crate::db::{DbError, Tx};
+
+/// What is told of a machine whose host is lost. What its status or phase says was so when that answered last.
+pub const HOST_LOST: &str =
+    "the host that it is on does not answer; it may go on there, and what is asked of it is done once the host is back";
 
 /// The engines that run machines on a host.
 #[derive(Clone)]
@@ -88,6 +95,38 @@ impl Fleet {
     /// A host is asked no more. The service's own stays.
     pub fn leave(&self, host: HostId) {
         self.hosts.send_if_modified(|hosts| host != self.own && hosts.remove(&host).is_some());
+    }
+
+    /// Watches every host, until told to stop: each from when it is there until it is not, by a future that ends then.
+    pub async fn each<W>(&self, stop: CancellationToken, watch: impl Fn(HostId, Engines, CancellationToken) -> W)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let mut fleet = self.changes();
+        let (mut watched, mut tasks) = (HashMap::<HostId, (Engines, CancellationToken)>::new(), JoinSet::new());
+        loop {
+            let hosts = fleet.borrow_and_update().clone();
+            // One that left and came back meanwhile is another one to whoever watches it.
+            watched.retain(|host, (known, ending)| {
+                hosts.get(host).is_some_and(|engines| engines.are(known)) || {
+                    ending.cancel();
+                    false
+                }
+            });
+            for (host, engines) in hosts {
+                watched.entry(host).or_insert_with(|| {
+                    let ending = stop.child_token();
+                    tasks.spawn(watch(host, engines.clone(), ending.clone()));
+                    (engines, ending)
+                });
+            }
+            tokio::select! {
+                () = stop.cancelled() => break,
+                changed = fleet.changed() => if changed.is_err() { break },
+                Some(_) = tasks.join_next() => {}
+            }
+        }
+        while tasks.join_next().await.is_some() {}
     }
 
     /// Tells when hosts came or went, and which there are.

@@ -100,6 +100,11 @@ pub async fn place(
     Ok(decide(wish, &fleet, Policy::default(), Uuid::now_v7).map_err(Refusal::from))
 }
 
+/// How often each host promises a MiB, where it says so; else as here.
+pub async fn overcommits(on: impl On, here: Overcommit) -> Result<HashMap<HostId, Overcommit>, DbError> {
+    Ok(host::all(on).await?.into_iter().map(|row| (row.id, row.overcommit(here))).collect())
+}
+
 /// The hosts that are drained and can be asked, and which VMs leave them.
 pub async fn drained(on: impl On) -> Result<Vec<(HostId, Drain)>, DbError> {
     let hosts = host::all(on).await?.into_iter().filter(|host| host.state() == State::Draining);

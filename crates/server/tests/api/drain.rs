@@ -53,7 +53,7 @@ async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
     leave(&platform.engine, MEMORY_MB);
     let drained = drain(admin, &beta, "").await;
     assert_eq!((&drained["state"], &drained["drain"]), (&json!("draining"), &json!("off")));
-    assert_eq!(drained["holds"], json!({"machines": 2, "disks": 4, "images": 0}));
+    assert_eq!(drained["holds"], json!({"machines": 2, "disks": 4, "images": 0, "layers": 0}));
     assert_eq!(admin.get(&format!("{HOSTS}?state=draining")).await.body["pagination"]["total_items"], 1);
     is_here(&platform, &beta, &off, &off_root).await;
     let stopped = admin.get(&format!("/vms/{off}")).await.body;
@@ -69,7 +69,7 @@ async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
     assert_eq!(running["message"], Value::Null);
     assert!(platform.engine.spec(&runs).is_some() && beta.engine.spec(&runs).is_none());
     let path = format!("{HOSTS}/{}", beta.id);
-    let empty = json!({"machines": 0, "disks": 0, "images": 0});
+    let empty = json!({"machines": 0, "disks": 0, "images": 0, "layers": 0});
     admin.until("nothing is left", async |admin| admin.get(&path).await.body["holds"] == empty).await;
     assert_eq!(admin.delete(&path).await.status, 204);
     for id in [&off, &runs] {

@@ -48,6 +48,7 @@ mod reinstall;
 mod rescue;
 mod resource_usage;
 mod sandbox;
+mod sandbox_fleet;
 mod sandbox_gpu;
 mod sandbox_life;
 mod sandbox_snapshot;

@@ -1,6 +1,5 @@
 //! What may be asked of a host, in the same process and by bytes: the same scenarios, and the same answers.
 
-mod agent;
 mod bytes;
 mod link;
 mod networks;

@@ -12,11 +12,10 @@ use berth_host::EngineError;
 use berth_host::sandbox::SandboxEngine;
 use berth_host::vm::{DiskSource, DiskSpec, Engine, ImageImport};
 use berth_host::wire::Remote;
-use berth_testkit::SimulatedEngine;
+use berth_testkit::{SimulatedEngine, agent};
 use http_body_util::BodyExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent;
 use crate::way::{Asked, Engines, Way, Wire, id, until, verbs};
 
 const MACHINE: MachineId = MachineId(id(1));

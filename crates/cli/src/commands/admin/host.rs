@@ -242,6 +242,7 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
         ("machines", host.holds.machines.to_string()),
         ("disks", host.holds.disks.to_string()),
         ("images", host.holds.images.to_string()),
+        ("layers of sandboxes", host.holds.layers.to_string()),
         ("regions", host.region_ids.join(" ")),
         ("addresses", host.addresses.join(" ")),
         ("cpus", host.cpus.to_string()),

@@ -224,7 +224,11 @@ impl SandboxEngine for QemuSandboxes {
         let (_, free) = host::disk(&self.settings.host.data).map_err(qemu_failed)?;
         let reserve = self.settings.disk_reserve_gb.saturating_mul(1 << 30);
         let memory = i64::try_from(host::memory_mb()).unwrap_or(i64::MAX) - self.settings.host.memory_reserve_mb;
-        Ok(Capacity { memory_mb: memory.max(0), disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve })
+        Ok(Capacity {
+            memory_mb: memory.max(0),
+            disk_bytes: i64::try_from(free).unwrap_or(i64::MAX) - reserve,
+            has_guest: self.places.guest().exists(),
+        })
     }
 
     async fn gpus(&self) -> Result<Vec<Gpu>> {

@@ -77,8 +77,9 @@ pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: Can
 
 /// One sample, if the machine gives it in time: a guest that hangs keeps none of the others waiting.
 async fn ask(sandboxes: &Sandboxes, running: Running) -> Option<(SandboxId, Last)> {
-    let Running { id, machine, generation, vcpu } = running;
-    let sample = tokio::time::timeout(PATIENCE, sandboxes.engine().sample(machine)).await.ok().flatten()?;
+    let Running { id, machine, host, generation, vcpu } = running;
+    let engine = sandboxes.engine_of(host).ok()?;
+    let sample = tokio::time::timeout(PATIENCE, engine.sample(machine)).await.ok().flatten()?;
     Some((id, Last { generation, vcpu, at: sandboxes.clock().now(), sample }))
 }
 

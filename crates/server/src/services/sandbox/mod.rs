@@ -19,18 +19,16 @@ mod under_way;
 mod warm;
 pub mod wire;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::identity::KeyScope;
-use berth_domain::ids::{HostId, OrgId, ProjectId};
+use berth_domain::ids::{OrgId, ProjectId};
 use berth_domain::resource_usage::Kind;
-use berth_domain::sandbox::Phase;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
-use berth_host::sandbox::SandboxEngine;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -39,14 +37,15 @@ use uuid::Uuid;
 use self::reconcile::shared::{ExpiredUpload, SharedLife};
 use self::store::layer::LayerRow;
 use self::store::memory::MemoryRow;
+use super::fleet::Fleet;
 use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, Tx, usage};
 use crate::http::auth::{AnyOf, Right};
+use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
-use crate::work::{self, Poker};
 use service::Inner;
 use under_way::Builds;
 use warm::WarmPool;
@@ -61,13 +60,15 @@ const PAUSING_LOOK: Duration = Duration::from_millis(200);
 const KEEPERS: usize = 8;
 
 impl Sandboxes {
-    /// The service over an engine, which is that of a host.
-    pub fn new(db: Db, clock: Clock, config: &Config, engine: Arc<dyn SandboxEngine>, host: HostId) -> Self {
-        let warm = WarmPool::new(engine.most_warm());
+    /// The service over a database and the hosts that machines can be on.
+    pub fn new(db: Db, clock: Clock, config: &Config, fleet: Fleet) -> Self {
+        let here = WarmPool::new(fleet.here().sandbox.most_warm());
+        let warm = Mutex::new([(fleet.own(), Arc::new(here))].into());
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(&config.data_dir, config.lost.days));
         let (began_at, overcommit, catalog) = (clock.now(), config.overcommit(), config.catalog.clone());
         let config = config.sandbox.clone();
-        let inner = Inner { db, clock, engine, config, catalog, overcommit, host, builds, warm, lost, began_at };
+        let silent = Mutex::default();
+        let inner = Inner { db, clock, fleet, config, catalog, overcommit, builds, warm, lost, began_at, silent };
         Self { inner: Arc::new(inner) }
     }
 
@@ -78,6 +79,10 @@ impl Sandboxes {
 
     /// What has to be so before the first request is answered.
     pub async fn prepare(&self) -> Result<()> {
+        let mut tx = self.db().begin().await?;
+        store::layer::bring_home(&mut tx, self.host()).await?;
+        store::memory::bring_home(&mut tx, self.host()).await?;
+        tx.commit().await?;
         reconcile::warm::prepare(self).await?;
         reconcile::template::prepare(self).await
     }
@@ -90,11 +95,11 @@ impl Sandboxes {
         self.drive(tasks, stop, SharedLife::<LayerRow>::new(self.clone()), REMOVERS);
         self.drive(tasks, stop, SharedLife::<MemoryRow>::new(self.clone()), REMOVERS);
         self.drive(tasks, stop, SharedLife::<ExpiredUpload>::new(self.clone()), REMOVERS);
-        let (engine, ending) = (self.inner.engine.clone(), stop.clone());
+        let (engine, ending) = (self.inner.fleet.here().sandbox.clone(), stop.clone());
         tasks.spawn(async move { engine.tend(ending).await });
         tasks.spawn(reconcile::template::keep_adopted(self.clone(), stop.clone()));
-        tasks.spawn(reconcile::warm::keep(self.clone(), stop.clone(), taken_over.clone()));
-        tasks.spawn(work::host::watch(self.clone(), poke, stop.clone()));
+        tasks.spawn(reconcile::warm::watch(self.clone(), stop.clone(), taken_over.clone()));
+        tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
         tasks.spawn(metrics::write(self.clone(), to_write));
@@ -110,12 +115,11 @@ impl Sandboxes {
         Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers)
     }
 
-    /// Waits until no machine is being put away any more; whether that was so in time.
+    /// Waits until no machine of the service's own host is being put away any more; whether that was so in time.
     pub async fn all_paused(&self, patience: Duration) -> bool {
         let paused = async {
-            let pausing = |all: Vec<(String, i64)>| all.iter().any(|(phase, _)| phase == Phase::Pausing.as_str());
             // Who cannot look does not know, and looks again.
-            while store::sandbox::by_phase(self.db()).await.map_or(true, pausing) {
+            while store::sandbox::pausing_on(self.db(), self.host()).await.map_or(true, |pausing| pausing > 0) {
                 tokio::time::sleep(PAUSING_LOOK).await;
             }
         };
@@ -129,9 +133,9 @@ impl Sandboxes {
         for (phase, count) in counts {
             text.push_str(&format!("berth_sandboxes{{phase=\"{phase}\"}} {count}\n"));
         }
-        let unlimited = self.engine().unlimited();
+        let unlimited: u64 = self.fleet().all().iter().map(|(_, engines)| engines.sandbox.unlimited()).sum();
         text.push_str(&format!(
-            "# HELP berth_sandboxes_unlimited_total Machines that run without the limits that this host could set.\n\
+            "# HELP berth_sandboxes_unlimited_total Machines that run without the limits that their host could set.\n\
              # TYPE berth_sandboxes_unlimited_total counter\nberth_sandboxes_unlimited_total {unlimited}\n"
         ));
         Ok(text)
@@ -162,8 +166,8 @@ impl Takes for Sandboxes {
 
     async fn ended_with_host(&self, tx: &mut Tx, seen: Timestamp, now: Timestamp) -> Result<Vec<(Kind, Uuid)>> {
         let boot = self.engine().host_boot();
-        let ended = store::sandbox::of_another_boot(&mut *tx, &boot).await?;
-        store::sandbox::take_out(tx, &boot, seen, now).await?;
+        let ended = store::sandbox::of_another_boot(&mut *tx, self.host(), &boot).await?;
+        store::sandbox::take_out(tx, (self.host(), &boot), seen, now).await?;
         Ok(ended.into_iter().map(|id| (Kind::Sandbox, id.0)).collect())
     }
 }

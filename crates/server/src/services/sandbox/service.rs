@@ -1,10 +1,12 @@
 //! The sandbox service as its routes and workers see it: the rows, the engine, and what it was told at its start.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_domain::Timestamp;
 use berth_domain::host::placement::Overcommit;
 use berth_domain::ids::HostId;
+use berth_host::EngineError;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::sandbox::SandboxEngine;
@@ -13,6 +15,7 @@ use super::under_way::Builds;
 use super::warm::WarmPool;
 use crate::config::Catalog;
 use crate::db::Db;
+use crate::services::fleet::Fleet;
 
 /// The sandbox service.
 #[derive(Clone)]
@@ -24,15 +27,17 @@ pub struct Sandboxes {
 pub(super) struct Inner {
     pub db: Db,
     pub clock: Clock,
-    pub engine: Arc<dyn SandboxEngine>,
+    pub fleet: Fleet,
     pub config: crate::config::Sandbox,
     pub catalog: Catalog,
     pub overcommit: Overcommit,
-    pub host: HostId,
     pub builds: Builds,
-    pub warm: WarmPool,
+    /// What is wanted of warm machines, on each host that can be asked.
+    pub warm: Mutex<HashMap<HostId, Arc<WarmPool>>>,
     pub lost: Lost,
     pub began_at: Timestamp,
+    /// When each host that did not answer was asked last.
+    pub silent: Mutex<HashMap<HostId, Timestamp>>,
 }
 
 impl Sandboxes {
@@ -44,9 +49,18 @@ impl Sandboxes {
         &self.inner.clock
     }
 
-    /// When this service began.
-    pub(in crate::services::sandbox) fn began_at(&self) -> Timestamp {
-        self.inner.began_at
+    /// Since when time counts for deadlines of what is on a host: not while no service ran, nor while that host did not answer.
+    pub(in crate::services::sandbox) fn counts_since(&self, host: HostId) -> Timestamp {
+        let silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        silent.get(&host).map_or(self.inner.began_at, |at| self.inner.began_at.max(*at))
+    }
+
+    /// Notes that a host other than the service's own does not answer.
+    pub(in crate::services::sandbox) fn note_silence(&self, host: HostId) {
+        if host != self.host() {
+            let now = self.clock().now();
+            self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner).insert(host, now);
+        }
     }
 
     /// Where what no row owns is set aside.
@@ -54,17 +68,47 @@ impl Sandboxes {
         &self.inner.lost
     }
 
+    /// The hosts that machines can be on.
+    pub(in crate::services::sandbox) fn fleet(&self) -> &Fleet {
+        &self.inner.fleet
+    }
+
+    /// The engine of the host that something is on. What is on none yet is asked of the service's own, which has nothing of it.
+    ///
+    /// # Errors
+    /// That host cannot be asked now.
+    pub(in crate::services::sandbox) fn engine_of(
+        &self,
+        host: Option<HostId>,
+    ) -> Result<Arc<dyn SandboxEngine>, EngineError> {
+        Ok(self.fleet().of(host.unwrap_or_else(|| self.host()))?.sandbox)
+    }
+
+    /// The engine of the service's own host, which receives uploads and has the platform's templates.
     pub(crate) fn engine(&self) -> &dyn SandboxEngine {
-        &*self.inner.engine
+        &*self.inner.fleet.here().sandbox
     }
 
     pub(crate) fn builds(&self) -> &Builds {
         &self.inner.builds
     }
 
-    /// What is asked of warm machines.
-    pub(in crate::services::sandbox) fn warm(&self) -> &WarmPool {
-        &self.inner.warm
+    /// What is asked of warm machines of a host; none where it cannot be asked.
+    pub(in crate::services::sandbox) fn warm(&self, host: HostId) -> Option<Arc<WarmPool>> {
+        self.inner.warm.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    }
+
+    /// From now on warm machines of a host can be asked for.
+    pub(in crate::services::sandbox) fn set_warm(&self, host: HostId, pool: Arc<WarmPool>) {
+        self.inner.warm.lock().unwrap_or_else(PoisonError::into_inner).insert(host, pool);
+    }
+
+    /// Nobody keeps warm machines of a host any more, if this was what was asked of them.
+    pub(in crate::services::sandbox) fn forget_warm(&self, host: HostId, pool: &Arc<WarmPool>) {
+        let mut pools = self.inner.warm.lock().unwrap_or_else(PoisonError::into_inner);
+        if pools.get(&host).is_some_and(|known| Arc::ptr_eq(known, pool)) {
+            pools.remove(&host);
+        }
     }
 
     /// Sizes of VMs, which say what GPUs are on offer.
@@ -76,9 +120,9 @@ impl Sandboxes {
         self.inner.overcommit
     }
 
-    /// The host that its machines are put onto.
+    /// The service's own host.
     pub(in crate::services::sandbox) fn host(&self) -> HostId {
-        self.inner.host
+        self.inner.fleet.own()
     }
 
     pub(crate) fn config(&self) -> &crate::config::Sandbox {

@@ -115,15 +115,15 @@ pub async fn remove(enrolment: &Enrolment, admin: &Person, id: HostId, lost: boo
     }
     let things = store::host::things(&mut tx, id).await?;
     if !things.is_none() && !lost {
-        let Things { machines, disks, images } = things;
+        let Things { machines, disks, images, layers } = things;
         let told = format!(
-            "The host has {machines} machines, {disks} disks and snapshots, and {images} images. Delete them first; if the \
-             host will not come back, type: berth admin host remove {id} --lost"
+            "The host has {machines} machines, {disks} disks and snapshots, {images} images, and {layers} layers of sandboxes, \
+             their snapshots and templates. Delete them first; if the host will not come back, type: berth admin host remove {id} --lost"
         );
         return Err(Error::new(Code::Conflict, told));
     }
     store::host::remove(&mut tx, id, now).await?;
-    let data = json!({ "name": host.name(), "lost": lost, "machines": things.machines, "disks": things.disks });
+    let data = json!({ "name": host.name(), "lost": lost, "machines": things.machines, "disks": things.disks, "layers": things.layers });
     admin.caller.audit("host.delete", &id.to_string()).with(data).write(&mut tx, now).await?;
     tx.commit().await?;
     enrolment.changed.notify_one();

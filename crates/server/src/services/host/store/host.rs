@@ -185,11 +185,18 @@ pub struct Things {
     pub disks: i64,
     /// Images of projects.
     pub images: i64,
+    /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
+    pub layers: i64,
 }
 
 impl FromRow for Things {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { machines: row.int("machines")?, disks: row.int("disks")?, images: row.int("images")? })
+        Ok(Self {
+            machines: row.int("machines")?,
+            disks: row.int("disks")?,
+            images: row.int("images")?,
+            layers: row.int("layers")?,
+        })
     }
 }
 
@@ -214,7 +221,9 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
     let counted = sql("SELECT (SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL) AS machines, \
          (SELECT COUNT(*) FROM disks WHERE host_id = $1 AND deleted_at IS NULL) \
          + (SELECT COUNT(*) FROM disk_snapshots WHERE host_id = $1 AND deleted_at IS NULL) AS disks, \
-         (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images");
+         (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images, \
+         (SELECT COUNT(*) FROM sandbox_layers WHERE host_id = $1) \
+         + (SELECT COUNT(*) FROM sandbox_memories WHERE host_id = $1) AS layers");
     counted.bind(id).fetch_one(on).await
 }
 

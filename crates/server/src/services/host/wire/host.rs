@@ -73,6 +73,8 @@ pub struct HoldsView {
     disks: i64,
     /// Images of projects.
     images: i64,
+    /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
+    layers: i64,
 }
 
 /// A change of a host; absent fields stay as they are.
@@ -212,7 +214,12 @@ impl HostView {
             name: row.name().to_owned(),
             state: row.state().as_str(),
             drain: row.drain.map(Drain::as_str),
-            holds: HoldsView { machines: things.machines, disks: things.disks, images: things.images },
+            holds: HoldsView {
+                machines: things.machines,
+                disks: things.disks,
+                images: things.images,
+                layers: things.layers,
+            },
             joined: row.joined,
             service: row.service.map(Service::as_str),
             version: row.version,

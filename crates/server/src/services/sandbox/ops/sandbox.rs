@@ -98,11 +98,14 @@ async fn with_warm(
     template: &TemplateRow,
 ) -> Result<(SandboxRow, Option<Machine>)> {
     let Some(memory) = template.memory else { return Ok((row, None)) };
+    let host = store::memory::find(&mut *tx, memory).await?.and_then(|memory| memory.host);
+    let pool = sandboxes.warm(host.unwrap_or_else(|| sandboxes.host()));
     // A template has its memory a moment before it is ready.
-    if !sandboxes.warm().asked(memory) || template.status != TemplateStatus::Ready {
+    if !pool.is_some_and(|pool| pool.asked(memory)) || template.status != TemplateStatus::Ready {
         return Ok((row, None));
     }
-    let Some(found) = machine::warm(&mut *tx, memory).await? else { return Ok((row, None)) };
+    let found = machine::warm(&mut *tx, memory).await?.filter(|machine| !machine.host_is_lost);
+    let Some(found) = found else { return Ok((row, None)) };
     let Some(layer) = found.layer else { return Ok((row, None)) };
     store::layer::give(tx, layer, (row.org, row.project)).await?;
     // It reserves for itself, as every sandbox does.

@@ -2,7 +2,7 @@
 //! needs, and the host as a whole.
 
 mod capacity;
-mod host;
+pub(super) mod host;
 pub mod sandbox;
 pub mod shared;
 pub mod template;

@@ -6,14 +6,17 @@
 
 mod checkpoint;
 mod machine;
+mod placement;
 mod record;
 
+use std::sync::Arc;
+
 use berth_domain::ids::{Owner, SandboxId};
-use berth_domain::sandbox::plan::{self, Deadlines, Expiry, Look, Source, Step};
+use berth_domain::sandbox::plan::{self, Deadlines, Expiry, Look, Machine, Source, Step};
 use berth_domain::sandbox::{Phase, SnapshotStatus, TemplateStatus, Wish};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::sandbox::Activity;
+use berth_host::sandbox::{Activity, SandboxEngine};
 
 use super::{StepError, fault};
 use crate::services::sandbox::Sandboxes;
@@ -83,7 +86,7 @@ impl Life for SandboxLife {
     }
 
     async fn take(&self, seen: &Seen, Decided { step, look }: Decided) -> Result<(), StepError> {
-        let engine = self.sandboxes.engine();
+        let engine = self.engine(seen)?;
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::MakeDisk => self.make_disk(seen).await,
@@ -158,9 +161,32 @@ impl SandboxLife {
         Self { sandboxes }
     }
 
+    /// The engine of the host that a sandbox's machine is on.
+    fn engine(&self, seen: &Seen) -> Result<Arc<dyn SandboxEngine>, EngineError> {
+        self.sandboxes.engine_of(seen.row.machine.host)
+    }
+
+    /// A sandbox's machine as its host shows it.
+    async fn machine(&self, row: &SandboxRow) -> Result<(Arc<dyn SandboxEngine>, Machine), EngineError> {
+        let observed = async {
+            let engine = self.sandboxes.engine_of(row.machine.host)?;
+            let machine = engine.observe(row.machine.id).await?;
+            Ok((engine, machine))
+        };
+        let observed = observed.await;
+        if let (Err(error), Some(host)) = (&observed, row.machine.host)
+            && !error.is_final()
+        {
+            self.sandboxes.note_silence(host);
+        }
+        observed
+    }
+
     /// What the plan is made from: the row, what it names, and what the host has of it.
     async fn observe(&self, seen: &Seen) -> Result<Look, StepError> {
         let (row, config) = (&seen.row, self.sandboxes.config());
+        let (engine, machine) = self.machine(row).await?;
+        let counts_since = self.sandboxes.counts_since(row.machine.host.unwrap_or_else(|| self.sandboxes.host()));
         let layer = match row.layer {
             Some(id) => store::layer::find(self.sandboxes.db(), id).await?,
             None => None,
@@ -177,8 +203,7 @@ impl SandboxLife {
             },
             wish: row.wish,
             phase: row.phase,
-            // Time in which no service ran counts for no deadline.
-            since: row.phase_since.max(self.sandboxes.began_at()),
+            since: row.phase_since.max(counts_since),
             attempts: row.attempts,
             source: self.source(row).await?,
             reserved: row.machine.reserved,
@@ -186,20 +211,17 @@ impl SandboxLife {
             layer_made: layer.is_some_and(|layer| layer.made),
             swap: row.restore.is_some(),
             generation: row.machine.generation,
-            machine: self.sandboxes.engine().observe(row.machine.id).await?,
-            host_restarted: match &row.machine.host_boot {
-                Some(boot) => *boot != self.sandboxes.engine().host_boot(),
-                None => false,
-            },
+            machine,
+            host_restarted: row.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             deaths: row.deaths,
             deaths_since: row.deaths_since,
             checkpoint: seen.checkpoint.as_ref().map(|snapshot| plan::Checkpoint {
                 snapshot: snapshot.id,
-                begun: snapshot.next_layer.and(snapshot.cut_at).map(|at| at.max(self.sandboxes.began_at())),
+                begun: snapshot.next_layer.and(snapshot.cut_at).map(|at| at.max(counts_since)),
                 given_up: snapshot.status != SnapshotStatus::Pending,
             }),
             network_changed: ready && row.applied_network.as_ref() != Some(&row.network),
-            expiry: if ready { self.expiry(row, seen.now) } else { Expiry::default() },
+            expiry: if ready { expiry(&*engine, row, seen.now) } else { Expiry::default() },
         })
     }
 
@@ -233,16 +255,17 @@ impl SandboxLife {
             _ => Source::Failed("the template was deleted".into()),
         })
     }
+}
 
-    fn expiry(&self, row: &SandboxRow, now: Timestamp) -> Expiry {
-        let idle_at = row.idle_timeout_seconds.map(|seconds| {
-            let activity = self.sandboxes.engine().activity(row.machine.id);
-            // The time counts from the last use of this machine.
-            let used = activity.last_used.max(row.ready_since).unwrap_or(now);
-            idle_at(activity, used, now, seconds)
-        });
-        Expiry { expires_at: row.expires_at, idle_at }
-    }
+/// When the time of a sandbox that is ready is over.
+fn expiry(engine: &dyn SandboxEngine, row: &SandboxRow, now: Timestamp) -> Expiry {
+    let idle_at = row.idle_timeout_seconds.map(|seconds| {
+        let activity = engine.activity(row.machine.id);
+        // The time counts from the last use of this machine.
+        let used = activity.last_used.max(row.ready_since).unwrap_or(now);
+        idle_at(activity, used, now, seconds)
+    });
+    Expiry { expires_at: row.expires_at, idle_at }
 }
 
 /// When a sandbox that is used like this has been idle for so many seconds, as far as is known now.
@@ -260,17 +283,17 @@ fn idle_at(activity: Activity, used: Timestamp, now: Timestamp, seconds: i64) ->
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use berth_domain::ids::{HostId, OrgId, ProjectId};
     use berth_host::clock::Clock;
     use berth_host::network::Switches;
     use berth_host::sandbox::qemu::QemuSandboxes;
+    use berth_host::vm::qemu::QemuEngine;
     use uuid::Uuid;
 
     use super::*;
     use crate::config::Config;
     use crate::db::{Db, record};
+    use crate::services::fleet::{Engines, Fleet};
 
     /// Rows of an organization, a project of it, and a sandbox that is gone.
     async fn gone(db: &Db, (org, project): Owner, id: SandboxId) {
@@ -307,9 +330,11 @@ mod tests {
         let db = Db::open(&config.database_url).await.unwrap();
         let (owner, id) = ((OrgId(Uuid::now_v7()), ProjectId(Uuid::now_v7())), SandboxId(Uuid::now_v7()));
         gone(&db, owner, id).await;
-        let switches = Switches::open(&config.network_engine());
-        let engine = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), switches));
-        let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, engine, HostId(Uuid::nil())));
+        let network = Switches::open(&config.network_engine());
+        let vm = Arc::new(QemuEngine::open(config.vm_engine(), Clock::default(), network.clone()));
+        let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone()));
+        let fleet = Fleet::new(HostId(Uuid::nil()), Engines { vm, sandbox, network });
+        let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, fleet));
         assert_eq!(reconciler.owner(&id).await, Some(owner));
         assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);
     }

@@ -8,7 +8,7 @@ use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-use berth_domain::ids::{LayerId, MemoryId, UploadId};
+use berth_domain::ids::{HostId, LayerId, MemoryId, UploadId};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::sandbox::SandboxEngine;
@@ -40,6 +40,9 @@ pub trait Shared: Sized + Send + Sync + 'static {
     /// What names it.
     fn id(&self) -> Self::Id;
 
+    /// The host that it lies on.
+    fn host(&self) -> Option<HostId>;
+
     /// Marks it as to be removed where nobody needs it; else has it rest.
     fn condemn(tx: &mut Tx, id: Self::Id) -> impl Future<Output = Result<bool, DbError>> + Send;
 
@@ -68,6 +71,10 @@ impl Shared for LayerRow {
 
     fn id(&self) -> LayerId {
         self.id
+    }
+
+    fn host(&self) -> Option<HostId> {
+        self.host
     }
 
     async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
@@ -106,6 +113,10 @@ impl Shared for MemoryRow {
 
     fn id(&self) -> MemoryId {
         self.id
+    }
+
+    fn host(&self) -> Option<HostId> {
+        self.host
     }
 
     async fn condemn(tx: &mut Tx, id: MemoryId) -> Result<bool, DbError> {
@@ -148,6 +159,11 @@ impl Shared for ExpiredUpload {
 
     fn id(&self) -> UploadId {
         self.0
+    }
+
+    /// Uploads are received by the service's own host, and whoever takes one elsewhere leaves none there.
+    fn host(&self) -> Option<HostId> {
+        None
     }
 
     /// Its time alone decides.
@@ -210,7 +226,7 @@ impl<S: Shared> Life for SharedLife<S> {
     }
 
     async fn take(&self, seen: &S, (): ()) -> Result<(), StepError> {
-        S::remove_file(self.sandboxes.engine(), seen.id()).await?;
+        S::remove_file(&*self.sandboxes.engine_of(seen.host())?, seen.id()).await?;
         fault(S::KIND, "remove", "done").await?;
         let mut tx = self.sandboxes.db().begin().await?;
         seen.remove(&mut tx, self.sandboxes.clock().now()).await?;

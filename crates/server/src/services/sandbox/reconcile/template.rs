@@ -1,51 +1,34 @@
 //! Builds templates, boots each once and keeps its memory, and removes those that are deleted.
-//!
-//! A boot writes to a layer of its own, so that one that was interrupted is thrown away and made anew.
 
+mod boot;
 mod build;
 mod platform;
 mod unplaced;
+mod uploads;
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use berth_domain::ids::{LayerId, MemoryId, TemplateId};
-use berth_domain::sandbox::network_policy::NetworkPolicy;
+use berth_domain::ids::{HostId, LayerId, TemplateId};
 use berth_domain::sandbox::template::{Look, TemplateStep, next};
-use berth_domain::sandbox::{MemoryKind, SourceKind, TemplateStatus, Warm};
+use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::sandbox::{Capacity, DISK_FULL, From, StartSpec, Warming};
+use berth_host::sandbox::SandboxEngine;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub use platform::keep_adopted;
 
-use super::capacity::{Asked, place};
 use super::{StepError, fault};
 use crate::db::Tx;
 use crate::db::machine::{self, Machine};
-use crate::services::placement::Refusal;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::ops;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::layer::LayerRow;
-use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::template::TemplateRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
-
-/// Tries of a boot before a template goes without its memory.
-const BOOTS: i64 = 3;
-
-/// How the first boot of a template begins.
-enum Begun {
-    /// With this machine, for which there is room.
-    Boot(Warming),
-    /// Not now: no host takes its machine.
-    Lacks(Refusal),
-    /// Nobody wants it any more.
-    Unwanted,
-}
 
 /// The lives of templates.
 pub struct TemplateLife {
@@ -76,8 +59,11 @@ impl Life for TemplateLife {
             gone: template.deleted_at.is_some(),
             has_disk: template.layer.is_some(),
             warm: template.warm,
-            too_late: now >= self.deadline(template),
+            too_late: now >= self.deadline(template).await?,
         });
+        if step == Some(TemplateStep::Expire) {
+            self.answers(template).await?;
+        }
         Ok(match (waits, step) {
             (Some(until), Some(_)) => Next::Rest(Some(until)),
             (_, step) => step.map_or(Next::Rest(None), Next::Take),
@@ -105,7 +91,7 @@ impl Life for TemplateLife {
             }
             TemplateStep::Expire => {
                 let seconds = self.sandboxes.config().template_seconds;
-                self.fail(id, &format!("it was not built within {seconds} seconds")).await
+                self.fail(template, &format!("it was not built within {seconds} seconds")).await
             }
             TemplateStep::Remove => self.remove(template).await,
         }
@@ -143,7 +129,7 @@ impl Life for TemplateLife {
         if template.status == TemplateStatus::Deleting {
             return Ok(false);
         }
-        self.fail(template.id, &error.to_string()).await?;
+        self.fail(template, &error.to_string()).await?;
         Ok(true)
     }
 }
@@ -154,10 +140,36 @@ impl TemplateLife {
         Self { sandboxes, stop }
     }
 
-    /// When it has to be built. Time in which no service ran counts for no deadline.
-    fn deadline(&self, template: &TemplateRow) -> Timestamp {
-        let since = template.status_since.max(self.sandboxes.began_at());
-        since.plus_seconds(self.sandboxes.config().template_seconds)
+    /// When it has to be built.
+    async fn deadline(&self, template: &TemplateRow) -> Result<Timestamp, StepError> {
+        let counts_since = self.sandboxes.counts_since(self.host(template).await?);
+        let since = template.status_since.max(counts_since);
+        Ok(since.plus_seconds(self.sandboxes.config().template_seconds))
+    }
+
+    /// Makes sure that its host answers: while it does not, no deadline passes.
+    async fn answers(&self, template: &TemplateRow) -> Result<(), StepError> {
+        let host = self.host(template).await?;
+        let asked = async { self.sandboxes.engine_of(Some(host))?.capacity().await.map(drop) };
+        let answered = asked.await;
+        if answered.as_ref().is_err_and(|error| !error.is_final()) {
+            self.sandboxes.note_silence(host);
+        }
+        Ok(answered?)
+    }
+
+    /// The host that a template's layers lie on: the service's own until they have a place.
+    async fn host(&self, template: &TemplateRow) -> Result<HostId, StepError> {
+        let placed = match template.base_layer {
+            Some(layer) => store::layer::host(self.sandboxes.db(), layer).await?,
+            None => None,
+        };
+        Ok(placed.unwrap_or_else(|| self.sandboxes.host()))
+    }
+
+    /// The engine of that host.
+    async fn engine(&self, template: &TemplateRow) -> Result<Arc<dyn SandboxEngine>, StepError> {
+        Ok(self.sandboxes.engine_of(Some(self.host(template).await?))?)
     }
 
     async fn make_disk(&self, template: &TemplateRow) -> Result<(), StepError> {
@@ -165,24 +177,27 @@ impl TemplateLife {
         let Some(layer) = template.base_layer else {
             let layer = LayerId(Uuid::now_v7());
             let Some(mut change) = self.begin(id).await? else { return Ok(()) };
-            store::layer::insert(&mut change.tx, &layer_of(&change.after, layer, None, change.now)).await?;
+            // One that is built has its place with the machines that build it.
+            let host = (template.kind == SourceKind::Platform).then(|| self.sandboxes.host());
+            store::layer::insert(&mut change.tx, &layer_of(&change.after, (layer, host), None, change.now)).await?;
             change.after.base_layer = Some(layer);
             return change.commit().await;
         };
         fault("template", "make_disk", "intent").await?;
-        let engine = self.sandboxes.engine();
         let built = match template.kind {
-            SourceKind::Platform => engine.adopt_template(&template.source, layer).await.map(|()| None)?,
+            SourceKind::Platform => {
+                self.sandboxes.engine().adopt_template(&template.source, layer).await.map(|()| None)?
+            }
             SourceKind::FromSnapshot => None,
             SourceKind::Image | SourceKind::Dockerfile => {
-                match self.build_disk(template, layer, self.deadline(template)).await? {
+                match self.build_disk(template, layer, self.deadline(template).await?).await? {
                     Some(built) => Some(built),
                     None => return Ok(()),
                 }
             }
         };
         fault("template", "make_disk", "done").await?;
-        let bytes = engine.layer_bytes(layer).await?;
+        let bytes = self.engine(template).await?.layer_bytes(layer).await?;
         let Some(mut change) = self.begin(id).await? else { return Ok(()) };
         if let Some(parent) = built.as_ref().and_then(|built| built.parent)
             && !store::layer::put_on(&mut change.tx, layer, parent).await?
@@ -207,164 +222,18 @@ impl TemplateLife {
         change.commit().await
     }
 
-    /// Boots it once on a layer of its own, and keeps its memory.
-    async fn warm(&self, template: &TemplateRow) -> Result<(), StepError> {
-        let engine = self.sandboxes.engine();
-        // What an interrupted boot left is thrown away.
-        self.clear(template.id).await?;
-        let warming = match self.begin_warm(template).await? {
-            Begun::Boot(warming) => warming,
-            Begun::Unwanted => return Ok(()),
-            // What is built by now keeps its wish: the host is not full for ever.
-            Begun::Lacks(refusal) if template.status == TemplateStatus::Ready => {
-                return Err(EngineError::Transient(refusal.owner).into());
-            }
-            Begun::Lacks(refusal) if refusal.passes => return self.warm_later(template, &refusal).await,
-            Begun::Lacks(refusal) => return self.cannot_be_warm(template, &refusal.owner).await,
-        };
-        fault("template", "warm", "intent").await?;
-        let [top, base, ..] = warming.machine.layers[..] else {
-            return Err(Error::internal("a boot without its layers").into());
-        };
-        engine.make_layer(top, base).await?;
-        let warmed = tokio::select! {
-            warmed = engine.warm_template(&warming) => warmed,
-            // What is half done is thrown away with its machine, here or where it begins anew.
-            () = self.called_off(template) => return Ok(engine.end(warming.machine.aim()).await?),
-        };
-        fault("template", "warm", "done").await?;
-        match warmed {
-            Ok(bytes) => self.record_warm(template.id, &warming, top, bytes).await,
-            Err(EngineError::Transient(reason)) if template.attempts + 1 < BOOTS => {
-                self.change(template.id, |t, _| t.attempts += 1).await?;
-                Err(EngineError::Transient(reason).into())
-            }
-            Err(error) => self.cannot_be_warm(template, &error.to_string()).await,
-        }
-    }
-
-    async fn record_warm(&self, id: TemplateId, warming: &Warming, top: LayerId, bytes: i64) -> Result<(), StepError> {
-        let disk = self.sandboxes.engine().layer_bytes(top).await?;
-        let Some(mut change) = self.begin(id).await? else { return Ok(()) };
-        if change.after.next_layer != Some(top) {
-            return Ok(());
-        }
-        store::layer::made(&mut change.tx, top).await?;
-        store::layer::freeze(&mut change.tx, top, disk).await?;
-        store::memory::set_bytes(&mut change.tx, warming.memory, bytes).await?;
-        change.release().await?;
-        let t = &mut change.after;
-        (t.layer, t.memory) = (t.next_layer.take(), t.next_memory.take());
-        (t.warm, t.message) = (Warm::Done, None);
-        change.commit().await?;
-        self.sandboxes.warm().announce(warming.memory);
-        Ok(())
-    }
-
-    /// A command that its owner gave has to work; without one, sandboxes may start from the disk.
-    async fn cannot_be_warm(&self, template: &TemplateRow, reason: &str) -> Result<(), StepError> {
-        if Self::has_to_start(template) {
-            return Err(EngineError::Permanent(reason.to_owned()).into());
-        }
-        self.clear(template.id).await?;
-        let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
-        change.release().await?;
-        let t = &mut change.after;
-        (t.next_layer, t.next_memory) = (None, None);
-        t.warm = Warm::Failed;
-        t.message = Some(format!("its sandboxes start from the disk: {reason}"));
-        change.commit().await
-    }
-
-    async fn begin_warm(&self, template: &TemplateRow) -> Result<Begun, StepError> {
-        let Some(base) = template.base_layer else {
-            return Err(Error::internal("a template without a disk").into());
-        };
-        let host = self.sandboxes.engine().capacity().await?;
-        if !host.has_room(template.memory_mb) {
-            return Ok(Begun::Lacks(Refusal::everywhere(DISK_FULL.to_owned())));
-        }
-        let (layer, memory) = (LayerId(Uuid::now_v7()), MemoryId(Uuid::now_v7()));
-        let mut layers = store::layer::chain(self.sandboxes.db(), base).await?;
-        layers.insert(0, layer);
-        let Some(mut change) = self.begin(template.id).await? else { return Ok(Begun::Unwanted) };
-        if !matches!(change.after.status, TemplateStatus::Building | TemplateStatus::Ready) {
-            return Ok(Begun::Unwanted);
-        }
-        let (machine, slot) = match self.machine_of(&mut change, host).await? {
-            Ok(own) => own,
-            Err(refusal) => return Ok(Begun::Lacks(refusal)),
-        };
-        store::layer::insert(&mut change.tx, &layer_of(template, layer, Some(base), change.now)).await?;
-        let kept = MemoryRow { id: memory, layer, kind: MemoryKind::Template, bytes: 0, created_at: change.now };
-        store::memory::insert(&mut change.tx, &kept).await?;
-        (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
-        change.commit().await?;
-        let machine = StartSpec {
-            id: machine.id,
-            guest: template.id.to_string(),
-            generation: machine.generation,
-            slot,
-            hostname: template.name.clone(),
-            vcpu: template.vcpu,
-            memory_mb: template.memory_mb,
-            layers,
-            from: From::Disk,
-            fresh: true,
-            env: template.env.clone(),
-            user: template.run_user.clone(),
-            workdir: template.workdir.clone(),
-            network: NetworkPolicy::default(),
-            networks: Vec::new(),
-            gpus: Vec::new(),
-        };
-        let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
-        let patience = Duration::from_secs(self.sandboxes.config().ready_seconds.unsigned_abs());
-        Ok(Begun::Boot(Warming { machine, memory, start_command, ready_command, patience }))
-    }
-
-    /// The one machine that boots it, its start counted, and its slot: one of those that its build had, or a new one;
-    /// or why no host takes it.
-    async fn machine_of(
-        &self,
-        change: &mut Change,
-        host: Capacity,
-    ) -> Result<Result<(Machine, i64), Refusal>, StepError> {
-        let (tx, template) = (&mut change.tx, &change.before);
-        let mut own = store::template::machines(&mut *tx, template.id).await?;
-        if own.is_empty() {
-            let asked = Asked::machines((template.vcpu, template.memory_mb), 1);
-            let placed = match place(tx, &self.sandboxes, host, asked).await? {
-                Ok(placed) => placed,
-                Err(refusal) => {
-                    Self::log_refusal(template, &refusal);
-                    return Ok(Err(refusal));
-                }
-            };
-            own = store::template::reserve(tx, template, &placed).await?;
-        }
-        let more = own.split_off(1);
-        store::template::release(tx, &more).await?;
-        let missing = || Error::internal("a boot without a machine");
-        let (before, slot) =
-            own.pop().and_then(|machine| Some((machine.clone(), machine.slot?))).ok_or_else(missing)?;
-        let machine = Machine { generation: before.generation + 1, ..before.clone() };
-        machine::update(tx, &before, &machine).await?;
-        Ok(Ok((machine, slot)))
-    }
-
     /// Ends its machines, and removes all that they left.
-    async fn clear(&self, id: TemplateId) -> Result<(), StepError> {
-        let engine = self.sandboxes.engine();
-        for machine in store::template::machines(self.sandboxes.db(), id).await? {
+    async fn clear(&self, template: &TemplateRow) -> Result<(), StepError> {
+        for machine in store::template::machines(self.sandboxes.db(), template.id).await? {
+            let engine = self.sandboxes.engine_of(machine.host)?;
             engine.end(machine.aim()).await?;
             engine.discard(machine.aim()).await?;
         }
-        Ok(engine.clear_build(id).await?)
+        Ok(self.engine(template).await?.clear_build(template.id).await?)
     }
 
     async fn remove(&self, template: &TemplateRow) -> Result<(), StepError> {
-        self.clear(template.id).await?;
+        self.clear(template).await?;
         fault("template", "remove", "done").await?;
         self.sandboxes.builds().end(template.id);
         let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
@@ -382,10 +251,10 @@ impl TemplateLife {
         change.commit().await
     }
 
-    async fn fail(&self, id: TemplateId, reason: &str) -> Result<(), StepError> {
-        self.keep_log(id).await?;
-        self.clear(id).await?;
-        let Some(mut change) = self.begin(id).await? else { return Ok(()) };
+    async fn fail(&self, template: &TemplateRow, reason: &str) -> Result<(), StepError> {
+        self.keep_log(template.id).await?;
+        self.clear(template).await?;
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(()) };
         let (t, now) = (&mut change.after, change.now);
         if t.status == TemplateStatus::Deleting {
             return Ok(());
@@ -456,8 +325,15 @@ fn enter(template: &mut TemplateRow, status: TemplateStatus, message: Option<Str
     template.work_at = Some(now);
 }
 
-const fn layer_of(template: &TemplateRow, id: LayerId, parent: Option<LayerId>, now: Timestamp) -> LayerRow {
-    LayerRow { id, parent, org: template.org, project: template.project, frozen: false, made: false, created_at: now }
+/// A layer of a template, not yet made, and its place.
+const fn layer_of(
+    template: &TemplateRow,
+    (id, host): (LayerId, Option<HostId>),
+    parent: Option<LayerId>,
+    now: Timestamp,
+) -> LayerRow {
+    let (org, project) = (template.org, template.project);
+    LayerRow { id, parent, org, project, host, frozen: false, made: false, created_at: now }
 }
 
 /// Before the first request: the templates that the platform brings along become rows, and everything that may be
@@ -467,7 +343,7 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
     let now = sandboxes.clock().now();
     let hidden = store::snapshot::hidden(sandboxes.db()).await?;
     let mut measured = Vec::new();
-    for layer in store::stored::unmeasured(sandboxes.db()).await? {
+    for layer in store::stored::unmeasured(sandboxes.db(), sandboxes.host()).await? {
         measured.push((layer, sandboxes.engine().layer_bytes(layer).await.map_err(Error::unavailable)?));
     }
     let mut tx = sandboxes.db().begin().await?;

@@ -3,18 +3,20 @@
 //! A machine's row is there before the machine, and goes after it. What a service that died left is found by the rows:
 //! what was ready and still runs is had by whoever comes next, and what was being made is ended. One that dies is ended
 //! as soon as that is told. Whoever got it in between begins from its disk, and its memory is not taken for unloadable.
+//! Each host has its own, of the memories that lie there, and one keeper for as long as it can be asked.
 
 use std::collections::HashSet;
 use std::slice;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_domain::Result;
 use berth_domain::host::placement::Room;
-use berth_domain::ids::{LayerId, MachineId, MemoryId};
+use berth_domain::ids::{HostId, LayerId, MachineId, MemoryId};
 use berth_domain::machine::Owner;
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_host::EngineError;
-use berth_host::sandbox::{Aim, From, StartSpec};
+use berth_host::sandbox::{Aim, From, SandboxEngine, StartSpec};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::{JoinError, JoinSet};
@@ -23,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::StepError;
-use super::capacity::{Asked, place};
+use super::capacity::{Asked, offer, place};
 use crate::db::Signal;
 use crate::db::machine::{self, Machine};
 use crate::services::sandbox::Sandboxes;
@@ -40,15 +42,29 @@ const FIRST: i64 = 1;
 /// Between two looks at those that are not wanted any more.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Before the first request: nobody gets a machine that an earlier service left, but for those that are alive and still
-/// nobody's.
+/// What keeps the warm machines of a host.
+#[derive(Clone)]
+struct Keeper {
+    sandboxes: Sandboxes,
+    host: HostId,
+    engine: Arc<dyn SandboxEngine>,
+    pool: Arc<WarmPool>,
+}
+
+/// Before the first request: nobody gets a machine that an earlier service left, but for those of the service's own host that
+/// are alive and still nobody's.
 pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
-    let (db, host) = (sandboxes.db(), sandboxes.host());
+    let (db, host, engine) = (sandboxes.db(), sandboxes.host(), sandboxes.engine());
+    let mut tx = db.begin().await?;
+    machine::forgo_elsewhere(&mut tx, host).await?;
+    tx.commit().await?;
     for machine in machine::all_warm(db, host).await?.into_iter().filter(|machine| machine.ready) {
         match machine.owner {
             // One that cannot be asked is taken for dead.
-            Owner::Warm(memory) if is_alive(sandboxes, &machine).await.unwrap_or(false) => {
-                sandboxes.warm().found(memory);
+            Owner::Warm(memory) if engine.is_warm(machine.id).await.unwrap_or(false) => {
+                if let Some(pool) = sandboxes.warm(host) {
+                    pool.found(memory);
+                }
             }
             _ => {
                 let mut tx = db.begin().await?;
@@ -60,8 +76,34 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
     Ok(())
 }
 
-/// Keeps them until told to stop, and ends them then, unless they are another service's by then.
-pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
+/// Keeps those of every host, until told to stop, and ends them then, unless they are another service's by then.
+pub async fn watch(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
+    let (fleet, stopped) = (sandboxes.fleet().clone(), stop.clone());
+    fleet
+        .each(stop, |host, engines, ending| {
+            let (sandboxes, stopped, taken_over) = (sandboxes.clone(), stopped.clone(), taken_over.clone());
+            let engine = engines.sandbox;
+            async move {
+                // Which the service's own host found is known since before the first request.
+                let here = sandboxes.warm(host).filter(|_| host == sandboxes.host());
+                let pool = here.unwrap_or_else(|| Arc::new(WarmPool::new(engine.most_warm())));
+                sandboxes.set_warm(host, pool.clone());
+                let keeper = Keeper { sandboxes, host, engine, pool: pool.clone() };
+                keep(&keeper, &ending).await;
+                if !stopped.is_cancelled() {
+                    // The host is asked no more: whoever asks it next ends what is there.
+                    keeper.sandboxes.forget_warm(host, &pool);
+                } else if !taken_over.is_cancelled() {
+                    end_kept(&keeper).await;
+                }
+            }
+        })
+        .await;
+}
+
+/// Keeps those of a host until told to stop.
+async fn keep(keeper: &Keeper, stop: &CancellationToken) {
+    let sandboxes = &keeper.sandboxes;
     let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
     // Each is made in a task of its own: a maker that holds the database's writer goes on while the keeper waits for it.
     let mut making = JoinSet::new();
@@ -69,27 +111,28 @@ pub async fn keep(sandboxes: Sandboxes, stop: CancellationToken, taken_over: Can
         // Whatever becomes due behind this is waited for below.
         let looked = Instant::now();
         while making.len() < AT_ONCE
-            && let Some(machine) = next(&sandboxes).await
+            && let Some(machine) = next(keeper).await
         {
-            let sandboxes = sandboxes.clone();
-            making.spawn(async move { (machine.id, make(&sandboxes, machine).await) });
+            let keeper = keeper.clone();
+            making.spawn(async move { (machine.id, make(&keeper, machine).await) });
         }
         tokio::select! {
             () = stop.cancelled() => break,
-            () = sandboxes.warm().wanted() => {}
-            Some(made) = making.join_next() => finish(sandboxes.warm(), made),
-            () = sleep_until(sandboxes.warm().next_try(looked).into()) => {}
-            _ = tick.tick() => end_unwanted(&sandboxes).await,
-            () = changed(&mut signals) => end_unwanted(&sandboxes).await,
+            () = keeper.pool.wanted() => {}
+            Some(made) = making.join_next() => finish(&keeper.pool, made),
+            () = sleep_until(keeper.pool.next_try(looked).into()) => {}
+            _ = tick.tick() => end_unwanted(keeper).await,
+            () = changed(&mut signals) => end_unwanted(keeper).await,
         }
     }
     making.shutdown().await;
-    if taken_over.is_cancelled() {
-        return;
-    }
-    match machine::all_warm(sandboxes.db(), sandboxes.host()).await {
+}
+
+/// Ends all of a host.
+async fn end_kept(keeper: &Keeper) {
+    match machine::all_warm(keeper.sandboxes.db(), keeper.host).await {
         // A maker that was called off may have recorded its machine as ready since the look.
-        Ok(all) => end_all(&sandboxes, all.into_iter().map(|it| Machine { ready: true, ..it }).collect()).await,
+        Ok(all) => end_all(keeper, all.into_iter().map(|it| Machine { ready: true, ..it }).collect()).await,
         Err(error) => tracing::warn!(%error, "warm machines cannot be ended; the next service finds them"),
     }
 }
@@ -107,27 +150,29 @@ async fn changed(signals: &mut Receiver<Signal>) {
 }
 
 /// The row of the next one that is wanted, if there is room for it.
-async fn next(sandboxes: &Sandboxes) -> Option<Machine> {
-    let all = machine::all_warm(sandboxes.db(), sandboxes.host()).await.ok()?;
+async fn next(keeper: &Keeper) -> Option<Machine> {
+    let all = machine::all_warm(keeper.sandboxes.db(), keeper.host).await.ok()?;
     let id = machine::new_id();
-    let memory = sandboxes.warm().next(&all, id)?;
-    let begun = begin(sandboxes, id, memory).await;
+    let memory = keeper.pool.next(&all, id)?;
+    let begun = begin(keeper, id, memory).await;
     match begun {
         Ok(Some(machine)) => return Some(machine),
-        Ok(None) => sandboxes.warm().forget(memory),
+        Ok(None) => keeper.pool.forget(memory),
         Err(error) => tracing::debug!(?error, "no warm machine can be made now"),
     }
-    sandboxes.warm().finish(id, false);
+    keeper.pool.finish(id, false);
     None
 }
 
 /// Writes the rows of a machine and of its disk; none where no template has that memory any more.
-async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result<Option<Machine>, StepError> {
-    let (now, host) = (sandboxes.clock().now(), sandboxes.engine().capacity().await?);
+async fn begin(keeper: &Keeper, id: MachineId, memory: MemoryId) -> Result<Option<Machine>, StepError> {
+    let (sandboxes, host) = (&keeper.sandboxes, keeper.host);
+    let (now, offers) = (sandboxes.clock().now(), offer(sandboxes, host, false).await?);
     let mut tx = sandboxes.db().begin().await?;
     let Some(template) = store::template::of_memory(&mut tx, memory).await? else { return Ok(None) };
-    let asked = Asked { makes_disk: true, ..Asked::machines((template.vcpu, template.memory_mb), 1) };
-    let found = match place(&mut tx, sandboxes, host, asked).await? {
+    let machines = Asked::machines((template.vcpu, template.memory_mb), 1);
+    let asked = Asked { makes_disk: true, tied: Some(host), ..machines };
+    let found = match place(&mut tx, sandboxes, &offers, asked).await? {
         Ok(placed) if placed.room == Room::Beside => Ok(placed),
         Ok(_) => Err("the host has no room for one".to_owned()),
         Err(refusal) => Err(format!("no host takes one: {}", refusal.hosts.join("; "))),
@@ -135,7 +180,16 @@ async fn begin(sandboxes: &Sandboxes, id: MachineId, memory: MemoryId) -> Result
     let placed = found.map_err(EngineError::Transient)?;
     let layer = LayerId(Uuid::now_v7());
     let (org, project) = (template.org, template.project);
-    let row = LayerRow { id: layer, parent: template.layer, org, project, frozen: false, made: false, created_at: now };
+    let row = LayerRow {
+        id: layer,
+        parent: template.layer,
+        org,
+        project,
+        host: Some(host),
+        frozen: false,
+        made: false,
+        created_at: now,
+    };
     store::layer::insert(&mut tx, &row).await?;
     let mut machine = Machine::new(id, Owner::Warm(memory), template.vcpu, template.memory_mb);
     machine::reserve(&mut tx, placed.host, placed.room, slice::from_mut(&mut machine)).await?;
@@ -159,9 +213,9 @@ fn finish(warm: &WarmPool, made: Result<(MachineId, bool), JoinError>) {
 }
 
 /// Makes one, and ends it if nobody wants it any more. Whether it is there.
-async fn make(sandboxes: &Sandboxes, machine: Machine) -> bool {
+async fn make(keeper: &Keeper, machine: Machine) -> bool {
     let made = match machine.owner {
-        Owner::Warm(memory) => try_make(sandboxes, &machine, memory).await,
+        Owner::Warm(memory) => try_make(keeper, &machine, memory).await,
         _ => Ok(false),
     };
     if let Err(error) = &made {
@@ -169,15 +223,15 @@ async fn make(sandboxes: &Sandboxes, machine: Machine) -> bool {
     }
     let is_made = matches!(made, Ok(true));
     if !is_made {
-        end_all(sandboxes, vec![machine]).await;
+        end_all(keeper, vec![machine]).await;
     }
     is_made
 }
 
 /// Makes one. Whether it is still wanted then.
-async fn try_make(sandboxes: &Sandboxes, machine: &Machine, memory: MemoryId) -> Result<bool, StepError> {
+async fn try_make(keeper: &Keeper, machine: &Machine, memory: MemoryId) -> Result<bool, StepError> {
     super::fault("warm", "make", "intent").await?;
-    let (db, engine) = (sandboxes.db(), sandboxes.engine());
+    let (db, engine) = (keeper.sandboxes.db(), &keeper.engine);
     let Some(template) = store::template::of_memory(db, memory).await? else { return Ok(false) };
     let (Some(layer), Some(slot)) = (machine.layer, machine.slot) else { return Ok(false) };
     let layers = store::layer::chain(db, layer).await?;
@@ -217,45 +271,42 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
 }
 
 /// Ends those that are dead, and those that nobody wants.
-async fn end_unwanted(sandboxes: &Sandboxes) {
-    match unwanted(sandboxes).await {
-        Ok(machines) => end_all(sandboxes, machines).await,
+async fn end_unwanted(keeper: &Keeper) {
+    match unwanted(keeper).await {
+        Ok(machines) => end_all(keeper, machines).await,
         Err(error) => tracing::warn!(?error, "warm machines cannot be looked at; trying again later"),
     }
 }
 
-async fn unwanted(sandboxes: &Sandboxes) -> Result<Vec<Machine>, StepError> {
-    let (mut there, mut dead) = (Vec::new(), Vec::new());
+async fn unwanted(keeper: &Keeper) -> Result<Vec<Machine>, StepError> {
+    let (mut there, mut dead, db) = (Vec::new(), Vec::new(), keeper.sandboxes.db());
     let mut memories = HashSet::new();
-    for machine in machine::all_warm(sandboxes.db(), sandboxes.host()).await? {
+    for machine in machine::all_warm(db, keeper.host).await? {
         if let Owner::Warm(memory) = machine.owner
             && memories.insert(memory)
-            && store::template::of_memory(sandboxes.db(), memory).await?.is_none()
+            && store::template::of_memory(db, memory).await?.is_none()
         {
-            sandboxes.warm().forget(memory);
+            keeper.pool.forget(memory);
         }
-        let is_there = !machine.ready || is_alive(sandboxes, &machine).await?;
+        // Whether one that was made still runs, and nobody's.
+        let is_there = !machine.ready || keeper.engine.is_warm(machine.id).await?;
         if is_there { there.push(machine) } else { dead.push(machine) }
     }
-    dead.extend(sandboxes.warm().surplus(&there));
+    dead.extend(keeper.pool.surplus(&there));
     Ok(dead)
 }
 
-/// Whether a machine that was made still runs, and nobody's.
-async fn is_alive(sandboxes: &Sandboxes, machine: &Machine) -> Result<bool, EngineError> {
-    sandboxes.engine().is_warm(machine.id).await
-}
-
 /// Ends machines, if nobody got them meanwhile. What cannot be ended now is tried again with the next look.
-async fn end_all(sandboxes: &Sandboxes, machines: Vec<Machine>) {
+async fn end_all(keeper: &Keeper, machines: Vec<Machine>) {
     for machine in machines {
-        if let Err(error) = end(sandboxes, &machine).await {
+        if let Err(error) = end(keeper, &machine).await {
             tracing::warn!(machine = %machine.id, ?error, "a warm machine cannot be ended; trying again later");
         }
     }
 }
 
-async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> {
+async fn end(keeper: &Keeper, machine: &Machine) -> Result<(), StepError> {
+    let sandboxes = &keeper.sandboxes;
     let mut tx = sandboxes.db().begin().await?;
     let found = machine::find(&mut tx, machine.id).await?;
     let Some(before) = found.filter(|now| may_end(machine, now)) else { return Ok(()) };
@@ -264,8 +315,8 @@ async fn end(sandboxes: &Sandboxes, machine: &Machine) -> Result<(), StepError> 
     tx.commit().await?;
     // Its row may be an older copy's, and count fewer starts than its host.
     let aim = Aim::uncounted(machine.id);
-    sandboxes.engine().end(aim).await?;
-    sandboxes.engine().discard(aim).await?;
+    keeper.engine.end(aim).await?;
+    keeper.engine.discard(aim).await?;
     let mut tx = sandboxes.db().begin().await?;
     machine::remove(&mut tx, machine.id).await?;
     if let Some(layer) = machine.layer {

@@ -33,6 +33,7 @@ use crate::http::envelope::ApiError;
 use crate::http::query;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
+use crate::services::sandbox::store::sandbox::Standing;
 
 /// How long a sandbox that comes up is waited for (contract, section 3).
 const COMING_UP: Duration = Duration::from_secs(30);
@@ -121,10 +122,13 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
     let mut signals = runtime.db.watch();
     let deadline = Instant::now() + COMING_UP;
     loop {
-        let (phase, machine) = store::sandbox::standing(&runtime.db, id).await?.ok_or_else(not_found)?;
-        let (mut until, mut late) = (deadline, coming_up(phase));
-        if arrives(phase)? {
-            match runtime.engine.connect(machine).await {
+        let standing = store::sandbox::standing(&runtime.db, id).await?.ok_or_else(not_found)?;
+        let (mut until, mut late) = (deadline, coming_up(standing.phase));
+        if arrives(standing.phase)? {
+            if standing.host_is_lost {
+                return Err(away());
+            }
+            match connect(runtime, &standing).await {
                 Ok(connection) => return Ok(connection),
                 // It may be on its way down, which its row tells, or be silent for a moment.
                 Err(EngineError::Transient(cause)) => {
@@ -144,6 +148,19 @@ async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
             return Err(late);
         }
     }
+}
+
+/// Asks the host of a sandbox's machine for a session with its agent.
+async fn connect(runtime: &Runtime, standing: &Standing) -> Result<Connection, EngineError> {
+    let host = standing.host.unwrap_or_else(|| runtime.fleet.own());
+    runtime.fleet.of(host)?.sandbox.connect(standing.machine).await
+}
+
+/// The 503 of a sandbox whose host is lost.
+fn away() -> Error {
+    let message =
+        "The host that the sandbox is on does not answer. It may go on there: try again once the host is back.";
+    unavailable(message.into(), None)
 }
 
 /// Whether a sandbox of this phase is there; an error where waiting would not help.

@@ -1,11 +1,9 @@
 //! What the runtime works with.
 
-use std::sync::Arc;
-
 use berth_host::clock::Clock;
-use berth_host::sandbox::SandboxEngine;
 
 use crate::db::Db;
+use crate::services::fleet::Fleet;
 
 /// What the runtime's routes need.
 pub struct Runtime {
@@ -13,6 +11,6 @@ pub struct Runtime {
     pub db: Db,
     /// The time.
     pub clock: Clock,
-    /// The way to their machines.
-    pub engine: Arc<dyn SandboxEngine>,
+    /// The hosts of their machines.
+    pub fleet: Fleet,
 }

@@ -1,11 +1,11 @@
 //! Rows of layers: the files that disks are chains of.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, OrgId, Owner, ProjectId};
+use berth_domain::ids::{HostId, LayerId, OrgId, Owner, ProjectId};
 
 use super::sandbox::SandboxRow;
 use crate::columns;
-use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, home, record, sql};
 
 /// The table.
 pub const TABLE: &str = "sandbox_layers";
@@ -21,6 +21,8 @@ pub struct LayerRow {
     pub org: Option<OrgId>,
     /// The project.
     pub project: Option<ProjectId>,
+    /// The host that it lies on, with all that it lies on; none of a template's that has no place yet.
+    pub host: Option<HostId>,
     /// Whether nobody writes to it any more.
     pub frozen: bool,
     /// Whether it was made.
@@ -36,6 +38,7 @@ impl FromRow for LayerRow {
             parent: row.opt_parsed("parent_id")?,
             org: row.opt_parsed("org_id")?,
             project: row.opt_parsed("project_id")?,
+            host: row.opt_parsed("host_id")?,
             frozen: row.flag("frozen")?,
             made: row.text("state")? != "making",
             created_at: row.time("created_at")?,
@@ -43,13 +46,14 @@ impl FromRow for LayerRow {
     }
 }
 
-/// A new layer of a sandbox on another one, not yet made.
+/// A new layer of a sandbox on another one, not yet made, where its machine is.
 pub const fn above(row: &SandboxRow, id: LayerId, parent: LayerId, now: Timestamp) -> LayerRow {
     LayerRow {
         id,
         parent: Some(parent),
         org: Some(row.org),
         project: Some(row.project),
+        host: row.machine.host,
         frozen: false,
         made: false,
         created_at: now,
@@ -61,7 +65,7 @@ pub async fn insert(tx: &mut Tx, layer: &LayerRow) -> Result<(), DbError> {
     let state = if layer.made { "present" } else { "making" };
     let columns = columns! {
         "id": layer.id, "parent_id": layer.parent, "org_id": layer.org, "project_id": layer.project,
-        "frozen": layer.frozen, "state": state, "created_at": layer.created_at,
+        "host_id": layer.host, "frozen": layer.frozen, "state": state, "created_at": layer.created_at,
     };
     record::insert(TABLE, columns).execute(tx).await.map(drop)
 }
@@ -69,6 +73,21 @@ pub async fn insert(tx: &mut Tx, layer: &LayerRow) -> Result<(), DbError> {
 /// A layer.
 pub async fn find(on: impl On, id: LayerId) -> Result<Option<LayerRow>, DbError> {
     sql("SELECT * FROM sandbox_layers WHERE id = $1").bind(id).fetch_optional(on).await
+}
+
+/// The host that a layer lies on, where it has a place on one.
+pub async fn host(on: impl On, id: LayerId) -> Result<Option<HostId>, DbError> {
+    Ok(find(on, id).await?.and_then(|layer| layer.host))
+}
+
+/// Records on which host a layer that is not made yet has its place.
+pub async fn place(tx: &mut Tx, id: LayerId, host: HostId) -> Result<(), DbError> {
+    record::overwrite(TABLE, columns! { "id": id, "host_id": host }).execute(tx).await.map(drop)
+}
+
+/// Has those be on a service's own host that lie in its folder.
+pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    home::bring(tx, TABLE, "state <> 'making'", host).await
 }
 
 /// Records that a layer was made.
@@ -169,7 +188,7 @@ pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(LayerId, Timestamp)
         .await
 }
 
-/// Ids of every layer.
-pub async fn ids(db: &Db) -> Result<Vec<String>, DbError> {
-    sql("SELECT id FROM sandbox_layers").fetch_all(db).await
+/// Ids of every layer that may be on a host.
+pub async fn ids(db: &Db, host: HostId) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM sandbox_layers WHERE host_id = $1 OR host_id IS NULL").bind(host).fetch_all(db).await
 }

@@ -1,11 +1,11 @@
 //! Rows of memories that are kept.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::ids::{HostId, LayerId, MemoryId};
 use berth_domain::sandbox::MemoryKind;
 
 use crate::columns;
-use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, home, record, sql};
 
 /// The table.
 pub const TABLE: &str = "sandbox_memories";
@@ -17,6 +17,8 @@ pub struct MemoryRow {
     pub id: MemoryId,
     /// The state of the disk it was kept with.
     pub layer: LayerId,
+    /// The host that it lies on.
+    pub host: Option<HostId>,
     /// Whose it is.
     pub kind: MemoryKind,
     /// What it takes.
@@ -30,6 +32,7 @@ impl FromRow for MemoryRow {
         Ok(Self {
             id: row.parsed("id")?,
             layer: row.parsed("layer_id")?,
+            host: row.opt_parsed("host_id")?,
             kind: row.word("kind", MemoryKind::parse)?,
             bytes: row.int("bytes")?,
             created_at: row.time("created_at")?,
@@ -40,10 +43,15 @@ impl FromRow for MemoryRow {
 /// Writes a new row; it has to be named by another one in the same transaction.
 pub async fn insert(tx: &mut Tx, memory: &MemoryRow) -> Result<(), DbError> {
     let columns = columns! {
-        "id": memory.id, "layer_id": memory.layer, "kind": memory.kind.as_str(), "bytes": memory.bytes,
-        "state": "present", "created_at": memory.created_at,
+        "id": memory.id, "layer_id": memory.layer, "host_id": memory.host, "kind": memory.kind.as_str(),
+        "bytes": memory.bytes, "state": "present", "created_at": memory.created_at,
     };
     record::insert(TABLE, columns).execute(tx).await.map(drop)
+}
+
+/// Has those be on a service's own host that lie in its folder.
+pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
+    home::bring(tx, TABLE, "1 = 1", host).await
 }
 
 /// A memory.
@@ -97,7 +105,7 @@ pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(MemoryId, Timestamp
         .await
 }
 
-/// Ids of every memory.
-pub async fn ids(db: &Db) -> Result<Vec<String>, DbError> {
-    sql("SELECT id FROM sandbox_memories").fetch_all(db).await
+/// Ids of every memory that may be on a host.
+pub async fn ids(db: &Db, host: HostId) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM sandbox_memories WHERE host_id = $1 OR host_id IS NULL").bind(host).fetch_all(db).await
 }

@@ -1,7 +1,9 @@
 //! Rows of sandboxes.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MachineId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::ids::{
+    HostId, LayerId, MachineId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId,
+};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::sandbox::request::{Env, Metadata};
@@ -294,25 +296,31 @@ pub async fn taken(tx: &mut Tx) -> Result<Vec<Use>, DbError> {
     Ok(rows.iter().filter_map(SandboxRow::takes).collect())
 }
 
-/// Sandboxes whose machine began in another boot of the host, and so has ended.
-pub async fn of_another_boot(tx: &mut Tx, boot: &str) -> Result<Vec<SandboxId>, DbError> {
+/// Sandboxes of a host whose machine began in another boot of it, and so has ended.
+pub async fn of_another_boot(tx: &mut Tx, host: HostId, boot: &str) -> Result<Vec<SandboxId>, DbError> {
     let ended = sql(concat!(
         "SELECT sandboxes.id FROM ",
         with_machine!("sandboxes", "sandbox"),
-        " WHERE sandboxes.ready_since IS NOT NULL AND m.host_boot <> $1"
+        " WHERE sandboxes.ready_since IS NOT NULL AND m.host_boot <> $1 AND m.host_id = $2"
     ));
-    let rows: Vec<IdRow> = ended.bind(boot).fetch_all(tx).await?;
+    let rows: Vec<IdRow> = ended.bind(boot).bind(host).fetch_all(tx).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
 /// Takes the time from `seen` to `now` out of the time in which those were ready.
-pub async fn take_out(tx: &mut Tx, boot: &str, seen: Timestamp, now: Timestamp) -> Result<(), DbError> {
+pub async fn take_out(
+    tx: &mut Tx,
+    (host, boot): (HostId, &str),
+    seen: Timestamp,
+    now: Timestamp,
+) -> Result<(), DbError> {
     sql("UPDATE sandboxes SET ready_since = CASE WHEN ready_since < $2 THEN ready_since + $3 - $2 ELSE $3 END \
          WHERE ready_since IS NOT NULL AND EXISTS (SELECT 1 FROM machines WHERE owner_id = sandboxes.id \
-         AND owner_kind = 'sandbox' AND host_boot <> $1)")
+         AND owner_kind = 'sandbox' AND host_boot <> $1 AND host_id = $4)")
     .bind(boot)
     .bind(seen)
     .bind(now)
+    .bind(host)
     .execute(tx)
     .await
     .map(drop)
@@ -348,21 +356,37 @@ pub async fn owner(db: &Db, id: SandboxId) -> Result<Option<Owner>, DbError> {
     due::owner(db, TABLE, id).await
 }
 
-/// The phase of a sandbox that is not gone, and its machine.
-pub async fn standing(db: &Db, id: SandboxId) -> Result<Option<(Phase, MachineId)>, DbError> {
-    struct Standing(Phase, MachineId);
-    impl FromRow for Standing {
-        fn from_row(row: &Row) -> Result<Self, DbError> {
-            Ok(Self(row.word("phase", Phase::parse)?, row.parsed("machine_id")?))
-        }
+/// Where a sandbox stands that is not gone.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Its phase.
+    pub phase: Phase,
+    /// Its machine.
+    pub machine: MachineId,
+    /// The host of that, once it is on one.
+    pub host: Option<HostId>,
+    /// Whether that host does not answer.
+    pub host_is_lost: bool,
+}
+
+impl FromRow for Standing {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        let machine = Machine::from_row(row)?;
+        let phase = row.word("phase", Phase::parse)?;
+        Ok(Self { phase, machine: machine.id, host: machine.host, host_is_lost: machine.host_is_lost })
     }
+}
+
+/// Where a sandbox stands that is not gone.
+pub async fn standing(db: &Db, id: SandboxId) -> Result<Option<Standing>, DbError> {
     let standing = sql(concat!(
-        "SELECT sandboxes.phase, m.id AS machine_id FROM ",
+        "SELECT sandboxes.phase, ",
+        machine_columns!(),
+        " FROM ",
         with_machine!("sandboxes", "sandbox"),
         " WHERE sandboxes.id = $1 AND sandboxes.deleted_at IS NULL"
     ));
-    let found = standing.bind(id).fetch_optional(db).await?;
-    Ok(found.map(|Standing(phase, machine)| (phase, machine)))
+    standing.bind(id).fetch_optional(db).await
 }
 
 /// By what a list of sandboxes can be narrowed and ordered.
@@ -433,6 +457,28 @@ pub async fn with_machine(db: &Db, org: Option<OrgId>) -> Result<Vec<SandboxId>,
     Ok(rows.into_iter().map(|row| row.0).collect())
 }
 
+/// Sandboxes that should have a machine on a host, and where that is asked those that are on none yet.
+pub async fn wanting(db: &Db, host: HostId, or_nowhere: bool) -> Result<Vec<SandboxId>, DbError> {
+    let wanted = sql(concat!(
+        "SELECT sandboxes.id FROM ",
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.wish = 'ready' AND sandboxes.deleted_at IS NULL \
+         AND (m.host_id = $1 OR ($2 = 1 AND m.host_id IS NULL))"
+    ));
+    let rows: Vec<IdRow> = wanted.bind(host).bind(or_nowhere).fetch_all(db).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// How many sandboxes of a host are being put away.
+pub async fn pausing_on(db: &Db, host: HostId) -> Result<i64, DbError> {
+    let pausing = sql(concat!(
+        "SELECT COUNT(*) FROM ",
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.phase = 'Pausing' AND sandboxes.deleted_at IS NULL AND m.host_id = $1"
+    ));
+    pausing.bind(host).fetch_one(db).await
+}
+
 /// A sandbox that can be used, with the machine it has.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
@@ -440,6 +486,8 @@ pub struct Running {
     pub id: SandboxId,
     /// Its machine.
     pub machine: MachineId,
+    /// The host of that.
+    pub host: Option<HostId>,
     /// Counts the starts of that.
     pub generation: i64,
     /// Virtual CPUs of it.
@@ -451,18 +499,20 @@ impl FromRow for Running {
         Ok(Self {
             id: row.parsed("id")?,
             machine: row.parsed("machine_id")?,
+            host: row.opt_parsed("host_id")?,
             generation: row.int("generation")?,
             vcpu: row.int("vcpu")?,
         })
     }
 }
 
-/// Sandboxes that can be used.
+/// Sandboxes that can be used, as far as their hosts are there.
 pub async fn ready(db: &Db) -> Result<Vec<Running>, DbError> {
     sql(concat!(
-        "SELECT sandboxes.id, m.id AS machine_id, m.generation, m.vcpu FROM ",
+        "SELECT sandboxes.id, m.id AS machine_id, m.host_id, m.generation, m.vcpu FROM ",
         with_machine!("sandboxes", "sandbox"),
-        " WHERE sandboxes.phase = 'Ready' AND sandboxes.deleted_at IS NULL"
+        " WHERE sandboxes.phase = 'Ready' AND sandboxes.deleted_at IS NULL \
+         AND NOT EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost')"
     ))
     .fetch_all(db)
     .await

@@ -1,11 +1,12 @@
 //! Rows of snapshots.
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{LayerId, MemoryId, NetworkId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
+use berth_domain::ids::{HostId, LayerId, MemoryId, NetworkId, OrgId, ProjectId, SandboxId, SnapshotId, TemplateId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::SnapshotStatus;
 use berth_domain::sandbox::request::Env;
 
+use super::layer::LayerRow;
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
@@ -180,6 +181,14 @@ pub async fn find(on: impl On, tenant: Tenant, id: SnapshotId) -> Result<Option<
 /// Any snapshot that is not gone: for the worker.
 pub async fn load(on: impl On, id: SnapshotId) -> Result<Option<SnapshotRow>, DbError> {
     sql("SELECT * FROM sandbox_snapshots WHERE id = $1 AND deleted_at IS NULL").bind(id).fetch_optional(on).await
+}
+
+/// The host that a snapshot's layers lie on.
+pub async fn host(on: impl On, id: SnapshotId) -> Result<Option<HostId>, DbError> {
+    let layer = sql("SELECT l.* FROM sandbox_layers l JOIN sandbox_snapshots s ON s.layer_id = l.id \
+         WHERE s.id = $1 AND s.deleted_at IS NULL");
+    let layer: Option<LayerRow> = layer.bind(id).fetch_optional(on).await?;
+    Ok(layer.and_then(|layer| layer.host))
 }
 
 /// By what a list of snapshots can be narrowed and ordered.

@@ -1,7 +1,7 @@
 //! What a project or an organization keeps on the host, in bytes: layers that nobody writes to any more, memories,
 //! uploads, and what is under way with the most it may become. Disks of sandboxes are bounded by their number and size.
 
-use berth_domain::ids::LayerId;
+use berth_domain::ids::{HostId, LayerId};
 
 use crate::db::tenant::Whose;
 use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
@@ -34,8 +34,9 @@ impl FromRow for IdRow {
     }
 }
 
-/// Layers that nobody writes to any more and whose bytes are not known: those of an earlier version.
-pub async fn unmeasured(db: &Db) -> Result<Vec<LayerId>, DbError> {
-    let rows: Vec<IdRow> = sql("SELECT id FROM sandbox_layers WHERE frozen = 1 AND bytes = 0").fetch_all(db).await?;
+/// Layers of a host that nobody writes to any more and whose bytes are not known: those of an earlier version.
+pub async fn unmeasured(db: &Db, host: HostId) -> Result<Vec<LayerId>, DbError> {
+    let unmeasured = sql("SELECT id FROM sandbox_layers WHERE frozen = 1 AND bytes = 0 AND host_id = $1");
+    let rows: Vec<IdRow> = unmeasured.bind(host).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
 }

@@ -2,11 +2,12 @@
 
 use berth_domain::Timestamp;
 use berth_domain::host::placement::Placed;
-use berth_domain::ids::{LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
+use berth_domain::ids::{HostId, LayerId, MemoryId, OrgId, ProjectId, TemplateId, UploadId};
 use berth_domain::machine::Owner;
 use berth_domain::sandbox::request::Env;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 
+use super::layer::LayerRow;
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
@@ -229,6 +230,13 @@ pub async fn load(on: impl On, id: TemplateId) -> Result<Option<TemplateRow>, Db
     sql("SELECT * FROM sandbox_templates WHERE id = $1").bind(id).fetch_optional(on).await
 }
 
+/// The host that the layers lie on with which sandboxes of a template begin.
+pub async fn host(on: impl On, id: TemplateId) -> Result<Option<HostId>, DbError> {
+    let layer = sql("SELECT l.* FROM sandbox_layers l JOIN sandbox_templates t ON t.layer_id = l.id WHERE t.id = $1");
+    let layer: Option<LayerRow> = layer.bind(id).fetch_optional(on).await?;
+    Ok(layer.and_then(|layer| layer.host))
+}
+
 /// The template whose sandboxes begin with a memory, or will a moment later: one that is built has its memory before it is
 /// ready.
 pub async fn of_memory(on: impl On, memory: MemoryId) -> Result<Option<TemplateRow>, DbError> {
@@ -262,9 +270,13 @@ pub async fn due(db: &Db, now: Timestamp, limit: usize) -> Result<due::Due<Templ
     due::of_projects(db, TABLE, now, limit).await
 }
 
-/// Ids of templates that are not gone.
-pub async fn living(db: &Db) -> Result<Vec<String>, DbError> {
-    sql("SELECT id FROM sandbox_templates WHERE deleted_at IS NULL").fetch_all(db).await
+/// Ids of templates that are not gone and may be built on a host.
+pub async fn living(db: &Db, host: HostId) -> Result<Vec<String>, DbError> {
+    sql("SELECT id FROM sandbox_templates WHERE deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM sandbox_layers l \
+         WHERE l.id = sandbox_templates.base_layer_id AND l.host_id <> $1)")
+    .bind(host)
+    .fetch_all(db)
+    .await
 }
 
 /// How many templates a project has.

@@ -1,6 +1,6 @@
 //! Hosts as VMs see them: their machines, and what no row owns of theirs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, ImageId, MachineId, VmId};
 use berth_domain::machine::Owner;
@@ -8,7 +8,6 @@ use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{Aim, Engine};
 use tokio::sync::broadcast;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
@@ -20,32 +19,13 @@ use crate::work::host::{self, MachineOwners, Sentences, end_unowned};
 
 /// Watches every host of the fleet, until told to stop: each from when it is there until it is not.
 pub async fn watch(vms: Vms, poke: Poker<VmId>, stop: CancellationToken) {
-    let mut fleet = vms.fleet().changes();
-    let (mut watched, mut tasks) = (HashMap::<HostId, (Engines, CancellationToken)>::new(), JoinSet::new());
-    loop {
-        let hosts = fleet.borrow_and_update().clone();
-        // One that left and came back meanwhile is another one to whoever watches it.
-        watched.retain(|host, (known, ending)| {
-            hosts.get(host).is_some_and(|engines| engines.are(known)) || {
-                ending.cancel();
-                false
-            }
-        });
-        for (host, engines) in hosts {
-            watched.entry(host).or_insert_with(|| {
-                let ending = stop.child_token();
-                let on = VmsOnHost { vms: vms.clone(), host, engines: engines.clone() };
-                tasks.spawn(host::watch(on, poke.clone(), ending.clone()));
-                (engines, ending)
-            });
-        }
-        tokio::select! {
-            () = stop.cancelled() => break,
-            changed = fleet.changed() => if changed.is_err() { break },
-            Some(_) = tasks.join_next() => {}
-        }
-    }
-    while tasks.join_next().await.is_some() {}
+    let fleet = vms.fleet().clone();
+    fleet
+        .each(stop, |host, engines, ending| {
+            let on = VmsOnHost { vms: vms.clone(), host, engines };
+            host::watch(on, poke.clone(), ending)
+        })
+        .await;
 }
 
 /// The VMs of one host.

@@ -8,14 +8,11 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::{Caller, Scope};
+use crate::services::fleet::HOST_LOST;
 use crate::services::membership::MembershipView;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
 use crate::services::vm::store::vm::VmRow;
-
-/// What is told of a VM whose host is lost. What its status says was so when that answered last.
-const HOST_LOST: &str =
-    "the host that it is on does not answer; it may go on there, and what is asked of it is done once the host is back";
 
 /// A virtual machine.
 #[derive(Debug, Serialize, ToSchema)]

@@ -22,11 +22,11 @@ impl SandboxLife {
     /// Checkpoints the disk for the next snapshot, of the running machine or without one.
     pub(super) async fn checkpoint(&self, seen: &Seen, cold: bool) -> Result<(), StepError> {
         let step = if cold { "checkpoint_cold" } else { "checkpoint" };
-        let host = self.sandboxes.engine().capacity().await?;
+        let engine = self.engine(seen)?;
+        let host = engine.capacity().await?;
         let Some(snapshot) = self.begin_checkpoint(seen, cold, host).await? else { return Ok(()) };
         fault("sandbox", step, "intent").await?;
         let checkpoint = self.checkpoint_of(&seen.row, &snapshot).await?;
-        let engine = self.sandboxes.engine();
         let done = if cold { engine.checkpoint_cold(&checkpoint).await } else { engine.checkpoint(&checkpoint).await };
         let done = match done {
             Ok(done) => done,
@@ -74,7 +74,9 @@ impl SandboxLife {
             (true, true) => row.memory,
             (true, false) => {
                 let id = MemoryId(Uuid::now_v7());
-                let memory = MemoryRow { id, layer: top, kind: MemoryKind::Snapshot, bytes: 0, created_at: seen.now };
+                let host = row.machine.host;
+                let memory =
+                    MemoryRow { id, layer: top, host, kind: MemoryKind::Snapshot, bytes: 0, created_at: seen.now };
                 store::memory::insert(&mut tx, &memory).await?;
                 Some(id)
             }

@@ -1,22 +1,16 @@
-//! The steps that touch the host: room, disk, start, pause.
+//! The steps that touch the host: disk, start, pause.
 
-use std::slice;
-
-use berth_domain::host::gpu::Gpu;
-use berth_domain::host::placement::{Placed, WishedGpus};
 use berth_domain::ids::{LayerId, MemoryId, SnapshotId};
 use berth_domain::sandbox::plan::{Look, Machine};
-use berth_domain::sandbox::{MemoryKind, Phase, Warm, Wish};
+use berth_domain::sandbox::{MemoryKind, Phase, Warm};
 use berth_domain::{Error, Timestamp};
-use berth_host::sandbox::{Capacity, From, StartSpec, Started};
+use berth_host::sandbox::{From, StartSpec, Started};
 use uuid::Uuid;
 
 use super::record::{enter, still};
 use super::{SandboxLife, Seen};
 use crate::db::network::MembershipRow;
-use crate::db::{Tx, event, machine, machine_gpu};
-use crate::services::placement::{Refusal, placed_event};
-use crate::services::sandbox::reconcile::capacity::{Asked, place};
+use crate::db::{Tx, machine_gpu};
 use crate::services::sandbox::reconcile::{StepError, fault};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::memory::MemoryRow;
@@ -24,80 +18,20 @@ use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::template::TemplateRow;
 
 /// What the disk of a sandbox is put on.
-struct Ground {
-    layer: LayerId,
+pub(super) struct Ground {
+    pub layer: LayerId,
     memory: Option<MemoryId>,
     /// Memory in MiB and virtual CPUs that the memory was captured with.
     size: (i64, i64),
 }
 
 impl SandboxLife {
-    pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
-        let engine = self.sandboxes.engine();
-        let capacity = engine.capacity().await?;
-        let found = if seen.row.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
-        fault("sandbox", "reserve", "done").await?;
-        let mut tx = self.sandboxes.db().begin().await?;
-        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        let mut row = before.clone();
-        match self.place(&mut tx, &row, capacity, &found).await? {
-            Ok(placed) => {
-                machine::reserve(&mut tx, placed.host, placed.room, slice::from_mut(&mut row.machine)).await?;
-                machine_gpu::reserve(&mut tx, placed.host, row.machine.id, &placed.devices).await?;
-                if before.machine.host.is_none() {
-                    let data = placed_event(placed.host, &placed.reason);
-                    tell(&mut tx, &row, "sandbox.placed", &data, seen.now).await?;
-                }
-            }
-            Err(refusal) => {
-                if row.phase != Phase::Resuming {
-                    drop(tx);
-                    return self.fail_unplaced(seen, &refusal).await;
-                }
-                // Nothing of it is lost: it stays paused.
-                let reason = format!("insufficient_capacity: {}", refusal.owner);
-                tracing::warn!(sandbox = %row.id, reason, hosts = ?refusal.hosts, "a sandbox stays paused");
-                enter(&mut row, Phase::Paused, Some(reason), seen.now);
-                row.wish = Wish::Paused;
-                tell(&mut tx, &row, "sandbox.unplaced", &refusal.event(), seen.now).await?;
-            }
-        }
-        self.write(&mut tx, &before, row).await?;
-        Ok(tx.commit().await?)
-    }
-
-    /// The host for a sandbox, or why none takes it.
-    async fn place(
-        &self,
-        tx: &mut Tx,
-        row: &SandboxRow,
-        capacity: Capacity,
-        found: &[Gpu],
-    ) -> Result<Result<Placed, Refusal>, StepError> {
-        let gpus = match usize::try_from(row.gpu_config_count).ok().filter(|count| *count > 0) {
-            Some(count) => {
-                let model = row.gpu_model.as_deref().ok_or_else(|| Error::internal("GPUs of no model"))?;
-                Some((WishedGpus { model, count }, found))
-            }
-            None => None,
-        };
-        let asked = Asked {
-            // One that has its disk only goes on.
-            makes_disk: row.layer.is_none(),
-            is_sandbox: true,
-            on: row.machine.host,
-            gpus,
-            ..Asked::machines((row.vcpu, row.memory_mb), 1)
-        };
-        Ok(place(tx, &self.sandboxes, capacity, asked).await?)
-    }
-
     pub(super) async fn make_disk(&self, seen: &Seen) -> Result<(), StepError> {
         let Some(id) = self.name_disk(seen).await? else { return Ok(()) };
         fault("sandbox", "make_disk", "intent").await?;
         let layer = store::layer::find(self.sandboxes.db(), id).await?;
         let parent = layer.and_then(|layer| layer.parent).ok_or_else(|| Error::internal("a layer on nothing"))?;
-        self.sandboxes.engine().make_layer(id, parent).await?;
+        self.engine(seen)?.make_layer(id, parent).await?;
         fault("sandbox", "make_disk", "done").await?;
         let mut tx = self.sandboxes.db().begin().await?;
         store::layer::made(&mut tx, id).await?;
@@ -129,28 +63,9 @@ impl SandboxLife {
         Ok(Some(id))
     }
 
-    /// Puts the disk onto the snapshot's that is restored. The machine has ended.
-    pub(super) async fn swap(&self, seen: &Seen) -> Result<(), StepError> {
-        let mut tx = self.sandboxes.db().begin().await?;
-        let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        let ground = match before.restore {
-            Some(id) => snapshot_ground(&mut tx, id).await?,
-            None => None,
-        };
-        let Some(ground) = ground else {
-            drop(tx);
-            return self.fail(seen, "the snapshot was deleted before it was restored").await;
-        };
-        let mut row = before.clone();
-        put_on(&mut tx, &mut row, &ground, seen.now).await?;
-        row.restore = None;
-        row.fresh = true;
-        self.write(&mut tx, &before, row).await?;
-        Ok(tx.commit().await?)
-    }
-
     pub(super) async fn start(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
-        let host = self.sandboxes.engine().host_boot();
+        let engine = self.engine(seen)?;
+        let host = engine.host_boot();
         if look.machine == Machine::Absent {
             let now = seen.now;
             self.record(seen, |row| {
@@ -166,7 +81,7 @@ impl SandboxLife {
         let Some(row) = still(&mut tx, seen).await? else { return Ok(()) };
         drop(tx);
         let spec = self.spec(&row).await?;
-        let started = match self.sandboxes.engine().start(&spec).await {
+        let started = match engine.start(&spec).await {
             Err(error) if error.is_final() && row.memory.is_some() => {
                 let message = format!("its memory could not be loaded ({error}); it is started from its disk");
                 return self
@@ -239,7 +154,7 @@ impl SandboxLife {
     pub(super) async fn pause(&self, seen: &Seen, look: &Look) -> Result<(), StepError> {
         let memory = self.name_memory(seen, look).await?;
         fault("sandbox", "pause", "intent").await?;
-        let paused = self.sandboxes.engine().pause(seen.row.machine.aim(), memory).await?;
+        let paused = self.engine(seen)?.pause(seen.row.machine.aim(), memory).await?;
         fault("sandbox", "pause", "done").await?;
         let now = self.sandboxes.clock().now();
         let mut tx = self.sandboxes.db().begin().await?;
@@ -262,7 +177,7 @@ impl SandboxLife {
     /// Where the memory goes, if it is to be kept: its row is written first. On a host without room for it the sandbox
     /// is put away without, because putting one away must always be possible.
     async fn name_memory(&self, seen: &Seen, look: &Look) -> Result<Option<MemoryId>, StepError> {
-        let host = self.sandboxes.engine().capacity().await?;
+        let host = self.engine(seen)?.capacity().await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(None) };
         let running = matches!(look.machine, Machine::Running { .. });
@@ -271,23 +186,13 @@ impl SandboxLife {
             return Ok(before.memory);
         };
         let id = MemoryId(Uuid::now_v7());
-        let memory = MemoryRow { id, layer, kind: MemoryKind::Pause, bytes: 0, created_at: seen.now };
+        let host = before.machine.host;
+        let memory = MemoryRow { id, layer, host, kind: MemoryKind::Pause, bytes: 0, created_at: seen.now };
         store::memory::insert(&mut tx, &memory).await?;
         self.write(&mut tx, &before, SandboxRow { memory: Some(id), ..before.clone() }).await?;
         tx.commit().await?;
         Ok(Some(id))
     }
-}
-
-/// Tells administrators of the platform where a sandbox was put, or why nowhere.
-async fn tell(
-    tx: &mut Tx,
-    row: &SandboxRow,
-    kind: &str,
-    data: &serde_json::Value,
-    now: Timestamp,
-) -> Result<(), StepError> {
-    Ok(event::emit_to_administrators(tx, row.project, kind, &row.id.to_string(), data, now).await?)
 }
 
 /// What a sandbox has of its template: some of it is known only when that is built.
@@ -300,13 +205,18 @@ fn inherit(row: &mut SandboxRow, template: TemplateRow) -> Option<Ground> {
     Some(Ground { layer: template.layer?, memory: template.memory, size })
 }
 
-async fn snapshot_ground(tx: &mut Tx, id: SnapshotId) -> Result<Option<Ground>, StepError> {
+pub(super) async fn snapshot_ground(tx: &mut Tx, id: SnapshotId) -> Result<Option<Ground>, StepError> {
     let found = store::snapshot::load(tx, id).await?.filter(|snapshot| snapshot.next_layer.is_none());
     Ok(found.and_then(|s| Some(Ground { layer: s.layer?, memory: s.memory, size: (s.memory_mb, s.vcpu) })))
 }
 
 /// A new top layer on somebody else's; the memory comes along where the machine has the same size.
-async fn put_on(tx: &mut Tx, row: &mut SandboxRow, ground: &Ground, now: Timestamp) -> Result<LayerId, StepError> {
+pub(super) async fn put_on(
+    tx: &mut Tx,
+    row: &mut SandboxRow,
+    ground: &Ground,
+    now: Timestamp,
+) -> Result<LayerId, StepError> {
     let id = LayerId(Uuid::now_v7());
     store::layer::insert(tx, &store::layer::above(row, id, ground.layer, now)).await?;
     row.layer = Some(id);

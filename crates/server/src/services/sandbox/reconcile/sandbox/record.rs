@@ -99,7 +99,7 @@ impl SandboxLife {
 
     async fn fail_telling(&self, seen: &Seen, reason: &str, refusal: Option<&Refusal>) -> Result<(), StepError> {
         // A machine that never became the sandbox is not seen, and would run on.
-        self.sandboxes.engine().end(seen.row.machine.aim()).await?;
+        self.engine(seen)?.end(seen.row.machine.aim()).await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let mut row = before.clone();

@@ -1,9 +1,9 @@
 //! Building a template's disk from an image or a Dockerfile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use berth_domain::ids::{LayerId, TemplateId, UploadId};
+use berth_domain::ids::{HostId, LayerId, TemplateId, UploadId};
 use berth_domain::sandbox::dockerfile::config::DEFAULT_PATH;
 use berth_domain::sandbox::dockerfile::{Dockerfile, ImageConfig};
 use berth_domain::sandbox::request::UPLOAD;
@@ -11,12 +11,12 @@ use berth_domain::sandbox::{SourceKind, TemplateStatus};
 use berth_domain::{Error, Timestamp};
 use berth_host::EngineError;
 use berth_host::sandbox::build::Log;
-use berth_host::sandbox::{Build, BuildSpec, Built, DISK_FULL, Named, Stage};
+use berth_host::sandbox::{Build, BuildSpec, Built, DISK_FULL, Named, SandboxEngine, Stage};
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, TemplateLife};
 use crate::services::sandbox::ops::template::USER;
-use crate::services::sandbox::reconcile::capacity::{Asked, place};
+use crate::services::sandbox::reconcile::capacity::{Asked, offer, offers, place};
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::Tenant;
 use crate::services::sandbox::store::build_log::BuildLog;
@@ -28,6 +28,16 @@ const TRIES: i64 = 3;
 const LOOK: Duration = Duration::from_secs(1);
 /// Seconds between two looks whether a build can begin.
 const WAIT: i64 = 2;
+/// Why nothing is built of these templates.
+const APART: &str =
+    "the templates that it is built of are on different hosts; build them anew, one of the other, or ask an operator";
+
+/// What the images of a build mean to its project, and the host that has those of them that are templates.
+#[derive(Default)]
+struct Images {
+    named: BTreeMap<String, Named>,
+    host: Option<HostId>,
+}
 
 /// Why a build does not begin.
 enum Not {
@@ -51,14 +61,12 @@ impl TemplateLife {
             Err(Not::Yet(reason)) => return self.later(template, &reason, |_, _| {}).await,
             Err(Not::Ever(reason)) => return Err(EngineError::Permanent(reason).into()),
         };
-        if !self.sandboxes.engine().capacity().await?.has_room(0) {
-            return Err(EngineError::Permanent(format!("insufficient_capacity: {DISK_FULL}")).into());
-        }
         let Some(_place) = self.sandboxes.builds().place(template.org.zip(template.project), template.id) else {
             // Its own time begins with its place.
             return self.later(template, "waiting until other builds are done", |t, now| t.status_since = now).await;
         };
-        let Some(machines) = self.reserve(template, dockerfile.machines()).await? else { return Ok(None) };
+        let most = dockerfile.machines();
+        let Some((host, machines)) = self.reserve(template, layer, images.host, most).await? else { return Ok(None) };
         let left = u64::try_from((until.0 - self.sandboxes.clock().now().0) / 1_000_000).unwrap_or(0);
         let spec = BuildSpec {
             id: template.id,
@@ -67,27 +75,39 @@ impl TemplateLife {
             memory_mb: template.memory_mb,
             machines,
             dockerfile,
-            images,
+            images: images.named,
             context: template.context,
             layer,
             disk_gb: template.disk_gb,
             patience: Duration::from_secs(left.min(self.sandboxes.config().build_seconds.unsigned_abs()).max(1)),
         };
+        let engine = self.sandboxes.engine_of(Some(host))?;
+        // A host that cannot be asked costs none of its tries.
+        if !engine.capacity().await?.has_room(0) {
+            return Err(EngineError::Permanent(format!("insufficient_capacity: {DISK_FULL}")).into());
+        }
+        self.send_uploads(host, &spec).await?;
         let log = self.sandboxes.builds().begin(template.id);
         let build = Build { spec, log, cancel: CancellationToken::new() };
-        let outcome = self.watched(&build, template).await;
+        let outcome = self.watched(&*engine, &build, template).await;
+        self.take_uploads_back(host, &build.spec).await;
         self.conclude(template, &build.log, outcome).await
     }
 
     /// Builds, and calls it off once nobody wants it any more or the service stops.
-    async fn watched(&self, build: &Build, template: &TemplateRow) -> Result<Built, EngineError> {
+    async fn watched(
+        &self,
+        engine: &dyn SandboxEngine,
+        build: &Build,
+        template: &TemplateRow,
+    ) -> Result<Built, EngineError> {
         let called_off = async {
             self.called_off(template).await;
             build.cancel.cancel();
             std::future::pending().await
         };
         tokio::select! {
-            outcome = self.sandboxes.engine().build_template(build) => outcome,
+            outcome = engine.build_template(build) => outcome,
             never = called_off => never,
         }
     }
@@ -159,16 +179,29 @@ impl TemplateLife {
         Ok(None)
     }
 
-    /// Reserves as many of `most` machines as there is room for. None if it is not to be built any more.
-    async fn reserve(&self, template: &TemplateRow, most: usize) -> Result<Option<Vec<Stage>>, StepError> {
-        let host = self.sandboxes.engine().capacity().await?;
-        let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
+    /// Reserves as many of `most` machines as there is room for, on the host that has what they build on or on any; there the
+    /// layer has its place. None if it is not to be built any more.
+    async fn reserve(
+        &self,
+        template: &TemplateRow,
+        layer: LayerId,
+        tied: Option<HostId>,
+        most: usize,
+    ) -> Result<Option<(HostId, Vec<Stage>)>, StepError> {
         // An interrupted build kept what it had.
+        let has_some = !store::template::machines(self.sandboxes.db(), template.id).await?.is_empty();
+        let offers = match tied {
+            _ if has_some => HashMap::new(),
+            Some(host) => offer(&self.sandboxes, host, false).await?,
+            None => offers(&self.sandboxes).await?,
+        };
+        let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
         let mut machines = store::template::machines(&mut change.tx, template.id).await?;
         if machines.is_empty() {
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let asked = Asked::machines((template.vcpu, template.memory_mb), most);
-            let placed = match place(&mut change.tx, &self.sandboxes, host, asked).await? {
+            let machines_of_it = Asked::machines((template.vcpu, template.memory_mb), most);
+            let asked = Asked { makes_disk: true, tied, ..machines_of_it };
+            let placed = match place(&mut change.tx, &self.sandboxes, &offers, asked).await? {
                 Ok(placed) => placed,
                 Err(refusal) => {
                     drop(change);
@@ -177,18 +210,16 @@ impl TemplateLife {
             };
             machines = store::template::reserve(&mut change.tx, template, &placed).await?;
         }
+        let host = machines.first().and_then(|machine| machine.host).unwrap_or_else(|| self.sandboxes.host());
+        store::layer::place(&mut change.tx, layer, host).await?;
         change.after.message = Some("building its disk".into());
         change.commit().await?;
         let stages = machines.iter().filter_map(|machine| Some(Stage { machine: machine.id, slot: machine.slot? }));
-        Ok(Some(stages.collect()))
+        Ok(Some((host, stages.collect())))
     }
 
     /// What the images of a Dockerfile mean to its project.
-    async fn images(
-        &self,
-        template: &TemplateRow,
-        dockerfile: &Dockerfile,
-    ) -> Result<Result<BTreeMap<String, Named>, Not>, StepError> {
+    async fn images(&self, template: &TemplateRow, dockerfile: &Dockerfile) -> Result<Result<Images, Not>, StepError> {
         let names = match dockerfile.images(&BTreeMap::new(), None) {
             Ok(names) => names,
             Err(mistakes) => return Ok(Err(Not::Ever(mistakes.to_string()))),
@@ -197,37 +228,43 @@ impl TemplateLife {
             return Err(Error::internal("a template of nobody's is built").into());
         };
         let tenant = Tenant { org, project };
-        let mut images = BTreeMap::new();
+        let mut images = Images::default();
         for name in names {
             let meaning = match name.strip_prefix(UPLOAD) {
-                Some(id) => self.upload(tenant, id).await?,
+                Some(id) => self.upload(tenant, id).await?.map(|known| Some((known, None))),
                 None => self.template(tenant, template, &name).await?,
             };
             match meaning {
                 Ok(None) => {}
-                Ok(Some(known)) => drop(images.insert(name, known)),
+                Ok(Some((known, host))) => {
+                    if host.zip(images.host).is_some_and(|(host, other)| host != other) {
+                        return Ok(Err(Not::Ever(APART.to_owned())));
+                    }
+                    images.host = images.host.or(host);
+                    images.named.insert(name, known);
+                }
                 Err(not) => return Ok(Err(not)),
             }
         }
         Ok(Ok(images))
     }
 
-    async fn upload(&self, tenant: Tenant, id: &str) -> Result<Result<Option<Named>, Not>, StepError> {
+    async fn upload(&self, tenant: Tenant, id: &str) -> Result<Result<Named, Not>, StepError> {
         let found = match id.parse::<UploadId>() {
             Ok(id) => store::upload::find(self.sandboxes.db(), tenant, id).await?,
             Err(_) => None,
         };
         let missing = || Not::Ever(format!("there is no upload '{id}'; it may be over, so send it again"));
-        Ok(found.map(|found| Some(Named::Upload(found.id))).ok_or_else(missing))
+        Ok(found.map(|found| Named::Upload(found.id)).ok_or_else(missing))
     }
 
-    /// A template of the project or the platform; what no template is called is a registry's.
+    /// A template of the project or the platform, and the host that has it; what no template is called is a registry's.
     async fn template(
         &self,
         tenant: Tenant,
         own: &TemplateRow,
         name: &str,
-    ) -> Result<Result<Option<Named>, Not>, StepError> {
+    ) -> Result<Result<Option<(Named, Option<HostId>)>, Not>, StepError> {
         let Some(row) = store::template::named(self.sandboxes.db(), tenant, name, own.id).await? else {
             return Ok(Ok(None));
         };
@@ -235,7 +272,8 @@ impl TemplateLife {
             (TemplateStatus::Ready, Some(base)) => {
                 let layers = store::layer::chain(self.sandboxes.db(), base).await?;
                 let config = config_of(&row);
-                Ok(Ok(Some(Named::Template { layers, config, user: row.run_user })))
+                let host = self.host(&row).await?;
+                Ok(Ok(Some((Named::Template { layers, config, user: row.run_user }, Some(host)))))
             }
             (TemplateStatus::Failed, _) => {
                 Ok(Err(Not::Ever(format!("the template '{name}' failed; build it anew, then this one"))))
