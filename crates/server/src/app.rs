@@ -15,6 +15,7 @@ mod offer;
 mod own;
 mod process;
 mod reachable;
+mod replica_door;
 mod standby;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use berth_host::clock::Clock;
+use berth_host::link::Authority;
 use berth_qemu::confinement;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +55,7 @@ use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::fleet::Fleet;
 use crate::services::gateway::Gateway;
+use crate::services::host::name_of_replica;
 use crate::services::identity::{FirstLogin, Identity};
 use crate::services::network::Networks;
 use crate::services::project::Projects;
@@ -102,6 +105,8 @@ pub struct App {
     pub first_login: Option<FirstLogin>,
     /// Cancelled once another service has taken over the database; this one then does nothing more.
     pub taken_over: CancellationToken,
+    /// The platform's authority.
+    authority: Arc<Authority>,
     run: Uuid,
     vms: Vms,
     sandboxes: Sandboxes,
@@ -167,6 +172,7 @@ impl App {
         let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
         let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
+        let authority = enrolment.authority();
         let of_hosts = hosts.routes().merge(enrolment.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(of_hosts).merge(inside);
         let (base, gate): (_, Arc<dyn Gate>) =
@@ -193,6 +199,7 @@ impl App {
             sealer,
             first_login,
             taken_over,
+            authority,
             run: keeper.run,
             vms,
             sandboxes,
@@ -317,8 +324,9 @@ pub async fn serve(config: Config) -> Result<()> {
     let certificate = config.http.tls.as_ref().map(Certificate::load).transpose()?.map(Arc::new);
     let bound = Bound::new(&config).await?;
     let mut signals = Signals::new()?;
-    let Some(lock) = take(&config, &mut signals).await? else { return Ok(()) };
+    let Some(lock) = take(&config, (&bound, certificate.clone()), &mut signals).await? else { return Ok(()) };
     let mut app = App::start_in(lock, &config).await?;
+    let (bound, _renewing) = for_replicas(bound, &config, &app).await?;
     let doors = bound.open(&config, certificate.clone(), &app);
     announce(&config, &app, &doors);
     let ending = CancellationToken::new();
@@ -352,12 +360,27 @@ pub async fn serve(config: Config) -> Result<()> {
 }
 
 /// Takes the data folder, and of a replica its turn with the database: until then it stands by. None where it is told to end.
-async fn take(config: &Config, signals: &mut Signals) -> Result<Option<lock::DataDir>> {
+async fn take(
+    config: &Config,
+    doors: (&Bound, Option<Arc<Certificate>>),
+    signals: &mut Signals,
+) -> Result<Option<lock::DataDir>> {
     let lock = joined::take(&config.data_dir).await?;
-    if !config.replica.is_one() || standby::stand_by(config, signals).await? {
+    if !config.replica.is_one() || standby::stand_by(config, doors, signals).await? {
         return Ok(Some(lock));
     }
     Ok(None)
+}
+
+/// Adds the address at which an active replica takes what the others pass on, with a certificate that is renewed until the
+/// second value is dropped.
+async fn for_replicas(bound: Bound, config: &Config, app: &App) -> Result<(Bound, Option<AbortOnDropHandle<()>>)> {
+    if !config.replica.is_one() {
+        return Ok((bound, None));
+    }
+    let name = name_of_replica(app.fleet.own());
+    let (certificate, renewing) = replica_door::certificate(app.authority.clone(), name)?;
+    Ok((bound.with_replicas(replica_door::listener(config).await?, certificate), Some(renewing)))
 }
 
 fn overtaken(config: &Config) -> anyhow::Error {

@@ -14,14 +14,13 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, timeout};
-use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM, tls};
+use super::dial::dial;
+use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM};
 use crate::clock::Clock;
 use crate::vm::Console;
 use crate::wire::Carrier;
@@ -217,13 +216,7 @@ impl Line {
     }
 
     async fn dial(&self) -> io::Result<(Sender, AbortOnDropHandle<()>)> {
-        let made = self.authority.service(self.clock.now());
-        let made = made.and_then(|(own, key)| tls::of_service(own, key, self.authority.certificate().clone()));
-        let config = Arc::new(made.map_err(io::Error::other)?);
-        let stream = TcpStream::connect(&self.address).await?;
-        stream.set_nodelay(true)?;
-        let name = self.name.server().map_err(io::Error::other)?;
-        let stream = TlsConnector::from(config).connect(name, stream).await?;
+        let stream = dial(&self.authority, (self.name, &self.address), self.clock.now(), tls::HTTP2).await?;
         let (sender, connection) = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
             .keep_alive_interval(self.patience.ping)

@@ -9,12 +9,15 @@
 //! lets in whoever has the role of a service, and a service takes for a host only who has a certificate for its id and
 //! for the last time that it joined. What a certificate may be used for tells the roles apart: a host's is refused by
 //! other hosts, since it is for servers alone. Each request says in which term of its service it is made ([`Terms`]).
+//! [`replica`] has what replicas of one service say to each other by the same certificates.
 
 mod authority;
 mod certificate;
+mod dial;
 mod door;
 mod line;
 mod papers;
+pub mod replica;
 mod term;
 mod tls;
 

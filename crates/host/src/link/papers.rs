@@ -55,7 +55,7 @@ impl Pem {
     fn config(&self) -> Result<Arc<ServerConfig>, LinkError> {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())
             .map_err(|_| LinkError::Unreadable("a key is not PEM"))?;
-        tls::of_host(certificate_of(&self.certificate)?, key, certificate_of(&self.authority)?)
+        tls::of_host(certificate_of(&self.certificate)?, key, certificate_of(&self.authority)?, tls::HTTP2)
     }
 }
 

@@ -10,7 +10,10 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 
 use super::LinkError;
 
-const HTTP2: &[u8] = b"h2";
+/// What a service and a host speak.
+pub const HTTP2: &[u8] = b"h2";
+/// What replicas of a service speak.
+pub const HTTP1: &[u8] = b"http/1.1";
 
 fn roots(authority: CertificateDer<'static>) -> Result<Arc<RootCertStore>, LinkError> {
     let mut roots = RootCertStore::empty();
@@ -18,11 +21,12 @@ fn roots(authority: CertificateDer<'static>) -> Result<Arc<RootCertStore>, LinkE
     Ok(roots.into())
 }
 
-/// What a host serves with: who has no certificate of the authority for clients is not let in.
+/// What a host serves this protocol with: who has no certificate of the authority for clients is not let in.
 pub fn of_host(
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
     authority: CertificateDer<'static>,
+    protocol: &[u8],
 ) -> Result<Arc<ServerConfig>, LinkError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let services = WebPkiClientVerifier::builder_with_provider(roots(authority)?, provider.clone()).build();
@@ -31,24 +35,25 @@ pub fn of_host(
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(services)
         .with_single_cert(vec![certificate], key)?;
-    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config.into())
 }
 
-/// What a service asks with: a certificate for clients, and whose certificates it believes.
+/// What a service asks by this protocol with: a certificate for clients, and whose certificates it believes.
 pub fn of_service(
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
     authority: CertificateDer<'static>,
+    protocol: &[u8],
 ) -> Result<ClientConfig, LinkError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13])?
         .with_root_certificates(roots(authority)?)
         .with_client_auth_cert(vec![certificate], key)?;
-    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = Resumption::disabled();
     Ok(config)
 }

@@ -1,23 +1,31 @@
-//! A replica that stands by: its host answers the active replica, until it is this one's turn.
+//! A replica that stands by: its host answers the active replica, and what comes to its addresses is passed on to that,
+//! until it is this one's turn.
 //!
 //! It looks at the database every second, and writes there once, which host it has. What the active service has to do for
 //! its turn to end says [`berth_domain::replica`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use berth_domain::replica::Watch;
+use berth_domain::ids::HostId;
+use berth_domain::replica::{RENEW, Watch};
 use berth_host::clock::Clock;
 use berth_host::link::{self, Authority, HostName, Papers, Pem};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::doors::Bound;
 use super::engines::reached;
 use super::process::{ENDING, Signals, ended};
-use super::{folder, joined, listener, own};
+use super::{folder, joined, own, replica_door};
 use crate::config::Config;
 use crate::db::keeper::{self, Keeper, KeeperRow};
 use crate::db::{Db, DbError};
+use crate::http::client_address::TrustedProxies;
+use crate::http::pass_on::{Active, PassOn};
+use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::fleet::Engines;
 use crate::services::host::{self, Hosts};
@@ -28,45 +36,59 @@ const LOOK: Duration = Duration::from_secs(1);
 const CONNECTIONS: u32 = 2;
 
 /// Waits until it is this replica's turn, and takes it; `false` where the process is told to end before.
-pub(super) async fn stand_by(config: &Config, signals: &mut Signals) -> Result<bool> {
+pub(super) async fn stand_by(
+    config: &Config,
+    (bound, certificate): (&Bound, Option<Arc<Certificate>>),
+    signals: &mut Signals,
+) -> Result<bool> {
     let config = &reached(config)?;
     let wait = Duration::from_secs(config.database_wait_seconds);
     let db = Db::connect(&config.database_url, wait, CONNECTIONS).await.context("the database cannot be opened")?;
-    let mut standby = Standby { config, db, keeper: folder::keeper(config)?, watch: Watch::default(), told: None };
-    let (stop, mut host) = (CancellationToken::new(), JoinSet::new());
+    let (keeper, watch, active) = (folder::keeper(config)?, Watch::default(), watch::Sender::new(None));
+    let mut standby = Standby { config, bound, certificate, db, keeper, watch, active, told: None };
+    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     let outcome = tokio::select! {
-        outcome = standby.until_active(&mut host, &stop) => outcome.map(|()| true),
+        outcome = standby.until_active(&mut tasks, &stop) => outcome.map(|()| true),
         () = signals.next() => {
             tracing::info!("draining; machines keep running");
             Ok(false)
         }
     };
     stop.cancel();
-    // Nobody else acts on this host from here on: what was asked of it before has ended.
-    ended(&mut host, ENDING).await;
+    standby.active.send_replace(None);
+    // What was asked of this host before has ended when this one acts on it. Meanwhile it lives.
+    tokio::select! {
+        _ = ended(&mut tasks, ENDING) => {}
+        () = standby.lives() => {}
+    }
     standby.db.close().await;
     outcome
 }
 
 struct Standby<'a> {
     config: &'a Config,
+    bound: &'a Bound,
+    certificate: Option<Arc<Certificate>>,
     db: Db,
     keeper: Keeper,
     watch: Watch,
+    /// Who is active, for what is passed on.
+    active: watch::Sender<Option<Active>>,
     /// What was said last in the log.
     told: Option<String>,
 }
 
 impl Standby<'_> {
-    async fn until_active(&mut self, host: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
+    async fn until_active(&mut self, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
         loop {
             match self.look().await {
                 Ok(None) => return Ok(()),
                 Ok(Some(active)) => {
+                    self.follow(&active.keeper);
                     self.tell(&active);
                     // One of another version may know other rows of hosts.
-                    if host.is_empty() && self.db.is_current().await.unwrap_or(false) {
-                        self.answer(host, stop).await?;
+                    if tasks.is_empty() && self.db.is_current().await.unwrap_or(false) {
+                        self.answer(tasks, stop).await?;
                     }
                 }
                 Err(error) => {
@@ -79,10 +101,10 @@ impl Standby<'_> {
             }
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => {}
-                Some(ended) = host.join_next() => {
+                Some(ended) = tasks.join_next() => {
                     return Err(match ended {
-                        Err(error) => anyhow!("a worker of the host failed: {error}"),
-                        Ok(()) => anyhow!("a worker of the host ended by itself"),
+                        Err(error) => anyhow!("a worker of the standby failed: {error}"),
+                        Ok(()) => anyhow!("a worker of the standby ended by itself"),
                     });
                 }
             }
@@ -106,6 +128,26 @@ impl Standby<'_> {
         Ok(Some(known))
     }
 
+    /// Says that this replica lives, which has taken the database and is not active yet.
+    async fn lives(&self) {
+        loop {
+            tokio::time::sleep(RENEW).await;
+            if let Err(error) = keeper::seen(&self.db, self.keeper.run, now()).await {
+                tracing::warn!(%error, "the database cannot be told that this replica is about to be active");
+            }
+        }
+    }
+
+    fn follow(&self, active: &Keeper) {
+        let name = host::name_of_replica(HostId(active.folder));
+        let active = active.address.clone().map(|address| Active { address, name });
+        self.active.send_if_modified(|known| {
+            let differs = *known != active;
+            *known = active;
+            differs
+        });
+    }
+
     fn tell(&mut self, active: &KeeperRow) {
         let Keeper { path, host, address, .. } = &active.keeper;
         let told = match address {
@@ -122,18 +164,28 @@ impl Standby<'_> {
         }
     }
 
-    /// Has this host answer whoever is active.
-    async fn answer(&self, host: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
+    /// Has this host answer whoever is active, and what comes to this replica be passed on there.
+    async fn answer(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
         let config = self.config;
         let sealer = Sealer::open(&config.secrets, &self.db).await?;
         // The first service of a database makes it before it answers.
-        let Some(authority) = host::authority(&self.db, &sealer).await? else { return Ok(()) };
+        let Some(authority) = host::authority(&self.db, &sealer).await?.map(Arc::new) else { return Ok(()) };
         let engines = Engines::of_this_host(config).await?;
         let probe = own::probe(config, engines.vm.clone());
-        let name = Hosts::stand_by(&self.db, &Clock::default(), own::own(config, &self.keeper), probe).await?;
-        let papers = papers(&authority, name)?;
-        let listener = listener::bound(config.replica.listens_at()).await?;
-        joined::answer((config, engines), papers, listener, (host, stop))
+        Hosts::stand_by(&self.db, &Clock::default(), own::own(config, &self.keeper), probe).await?;
+        let papers = papers(&authority, host::name_of_replica(HostId(self.keeper.folder)))?;
+        let listener = replica_door::listener(config).await?;
+        joined::answer((config, engines), papers, listener, (tasks, stop))?;
+        let trusted = TrustedProxies::new(config.http.trusted_proxies.clone());
+        let pass_on = PassOn::new(authority, Clock::default(), self.active.subscribe(), trusted);
+        let doors = self.bound.pass_on(config, self.certificate.clone(), &pass_on)?;
+        let stop = stop.clone();
+        tasks.spawn(async move {
+            if let Err(error) = doors.serve(stop).await {
+                tracing::error!(%error, "connections cannot be served");
+            }
+        });
+        Ok(())
     }
 }
 

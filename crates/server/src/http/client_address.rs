@@ -18,7 +18,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use axum::extract::FromRequestParts;
+use axum::extract::{ConnectInfo, FromRequestParts, Request};
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use ipnet::IpNet;
@@ -110,6 +110,12 @@ impl TrustedProxies {
     /// Proxies in these networks.
     pub const fn new(networks: Vec<IpNet>) -> Self {
         Self { networks, warned: Mutex::new(Vec::new()), silent: AtomicBool::new(false) }
+    }
+
+    /// The client of a request; unknown where it came over no connection.
+    pub fn sender(&self, request: &Request) -> ClientAddress {
+        let peer = request.extensions().get().map(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| peer.ip());
+        peer.map(|peer| self.client(peer, request.headers())).unwrap_or_default()
     }
 
     /// The client of a request that came from a peer with these headers.

@@ -6,11 +6,10 @@
 //! same [`envelope`](super::envelope), and run the same extractors and the same handler.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Request};
+use axum::extract::Request;
 use axum::handler::Handler;
 use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
@@ -21,10 +20,11 @@ use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
 use super::auth::Gate;
-use super::client_address::TrustedProxies;
+use super::client_address::{ClientAddress, TrustedProxies};
 use super::cors::{self, Cors};
 use super::envelope::{ApiError, enveloped, unknown_route};
 use super::paced::Grace;
+use super::passed;
 use super::streams::Streams;
 use super::traffic::Class;
 
@@ -50,7 +50,8 @@ pub enum Rooms {
 }
 
 impl Rooms {
-    fn hold(self, method: &Method, path: &str) -> bool {
+    /// Whether a request finds its route among them.
+    pub fn hold(self, method: &Method, path: &str) -> bool {
         match self {
             Self::All => true,
             Self::Without { metrics, administration } => {
@@ -142,11 +143,16 @@ impl Edge {
         Self { rooms, ..self.clone() }
     }
 
-    /// Answers a request.
+    /// Answers a request of whoever sent it.
     pub async fn answer(&self, mut request: Request) -> Response {
-        let peer = request.extensions().get().map(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| peer.ip());
-        let client = peer.map(|peer| self.proxies.client(peer, request.headers()));
-        request.extensions_mut().insert(client.unwrap_or_default());
+        request.headers_mut().remove(passed::HEADER);
+        let client = self.proxies.sender(&request);
+        self.answer_to(client, request).await
+    }
+
+    /// Answers a request of this client.
+    pub async fn answer_to(&self, client: ClientAddress, mut request: Request) -> Response {
+        request.extensions_mut().insert(client);
         request.extensions_mut().insert(self.grace);
         if !self.rooms.hold(request.method(), request.uri().path()) {
             return enveloped(request, |_| async { unknown_route().await.into_response() }).await;

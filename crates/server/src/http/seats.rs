@@ -106,6 +106,13 @@ impl Seats {
         Self::new(most, most, Vec::new())
     }
 
+    /// Seats of standbys beside so many for clients: a standby has given its own to the clients and operators for whom it
+    /// comes.
+    pub fn of_replicas(beside: usize) -> Arc<Self> {
+        let most = beside + Self::of_operators(beside).most;
+        Self::new(most, most, Vec::new())
+    }
+
     /// Connections that there may be.
     pub const fn most(&self) -> usize {
         self.most

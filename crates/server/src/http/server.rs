@@ -25,6 +25,8 @@ use tokio_util::task::TaskTracker;
 
 use super::edge::{Edge, Secure};
 use super::event_loop::EventLoops;
+use super::from_standby::FromStandby;
+use super::pass_on::Front;
 use super::seated::Seated;
 use super::seats::{Seats, Ticket};
 use super::taken::Taken;
@@ -34,7 +36,15 @@ use crate::config::Http;
 /// Pause before the service accepts again after it could not accept a connection.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How long requests under way may take to end. Streams have no end of their own; the service cuts them then.
-const DRAIN: Duration = Duration::from_secs(10);
+pub const DRAIN: Duration = Duration::from_secs(10);
+/// How long a client that greets the service at its end may take to say who it is: its request is still answered.
+const GREETING: Duration = Duration::from_secs(1);
+/// How long a standby keeps a connection that it does not use, and more.
+const KEPT: Duration = Duration::from_mins(2);
+/// Bytes, and headers, that a standby may add to a head.
+const ADDED: (usize, usize) = (4 << 10, 16);
+/// The most headers of a request, hyper's default.
+const MOST_HEADERS: usize = 100;
 /// The longest head of a request, in bytes: a stranger may make the service hold that much for as long as a head may
 /// take.
 const LONGEST_HEAD: usize = 64 << 10;
@@ -45,15 +55,44 @@ const HSTS: HeaderValue = HeaderValue::from_static("max-age=31536000");
 pub struct Door {
     /// Accepts connections.
     pub listener: TcpListener,
-    /// The routes behind it.
-    pub edge: Edge,
+    /// What is behind it.
+    pub answers: Answers,
     /// The certificate, where it speaks TLS.
     pub certificate: Option<Arc<Certificate>>,
     /// Its seats.
     pub seats: Arc<Seats>,
+    /// Its settings.
+    pub house: House,
 }
 
-/// Settings for the connections of every door.
+/// What answers at a door.
+#[derive(Clone)]
+pub enum Answers {
+    /// The routes of an active service.
+    Edge(Edge),
+    /// The same, where standbys pass requests on.
+    FromStandby(FromStandby),
+    /// The active replica, to which a standby passes requests on.
+    PassedOn(Front),
+}
+
+impl Answers {
+    async fn answer(&self, request: axum::extract::Request) -> axum::response::Response {
+        match self {
+            Self::Edge(edge) => edge.answer(request).await,
+            // Boxed, so that the futures of most requests are no larger for them.
+            Self::FromStandby(edges) => Box::pin(edges.answer(request)).await,
+            Self::PassedOn(front) => Box::pin(front.answer(request)).await,
+        }
+    }
+
+    /// Whether a connection is the client's own: what it speaks is what the client speaks.
+    const fn faces_clients(&self) -> bool {
+        !matches!(self, Self::FromStandby(_))
+    }
+}
+
+/// Settings for the connections of a door.
 #[derive(Clone)]
 pub struct House {
     /// How long the head of a request may take: the first from the beginning of the connection, others from their own.
@@ -75,23 +114,30 @@ impl House {
         let [head, grace, unread] = seconds.map(Duration::from_secs);
         Self { head, grace, unread, http: builder }
     }
+
+    /// From the configuration, for standbys: they keep connections for later, and add to the heads of requests.
+    pub fn of_replicas(http: &Http) -> Self {
+        let mut house = Self { head: KEPT, ..Self::new(http) };
+        house.http.header_read_timeout(KEPT).max_buf_size(LONGEST_HEAD + ADDED.0).max_headers(MOST_HEADERS + ADDED.1);
+        house
+    }
 }
 
-/// Answers at every door until told to end; then waits a while for the requests under way.
-pub async fn serve(doors: Vec<Door>, house: House, ending: CancellationToken) -> io::Result<()> {
+/// Answers at every door until told to end; then waits for the requests under way, for as long as `drain`.
+pub async fn serve(doors: Vec<Door>, drain: Duration, ending: CancellationToken) -> io::Result<()> {
     let loops = EventLoops::start()?;
     let connections = TaskTracker::new();
-    join_all(doors.into_iter().map(|door| accept(door, &house, &loops, &connections, &ending))).await;
+    join_all(doors.into_iter().map(|door| accept(door, &loops, &connections, &ending))).await;
     connections.close();
-    if timeout(DRAIN, connections.wait()).await.is_err() {
+    if timeout(drain, connections.wait()).await.is_err() {
         tracing::info!(connections = connections.len(), "cut, because they did not end by themselves");
     }
     loops.end().await;
     Ok(())
 }
 
-async fn accept(door: Door, house: &House, loops: &EventLoops, connections: &TaskTracker, ending: &CancellationToken) {
-    let Door { listener, edge, certificate, seats } = door;
+async fn accept(door: Door, loops: &EventLoops, connections: &TaskTracker, ending: &CancellationToken) {
+    let Door { listener, answers, certificate, seats, house } = door;
     while let Some(accepted) = ending.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, from)) => {
@@ -101,9 +147,9 @@ async fn accept(door: Door, house: &House, loops: &EventLoops, connections: &Tas
                 };
                 match stream.into_std() {
                     Ok(stream) => {
-                        let (edge, certificate) = (edge.clone(), certificate.clone());
+                        let (answers, certificate) = (answers.clone(), certificate.clone());
                         let (ticket, all) = (Arc::new(ticket), connections.clone());
-                        let guest = Guest { ticket, from, edge, certificate, connections: all };
+                        let guest = Guest { ticket, from, answers, certificate, connections: all };
                         let serving = connection(house.clone(), stream, guest, ending.clone());
                         loops.spawn(connections.track_future(serving));
                     }
@@ -129,7 +175,7 @@ fn is_of_one(error: &io::Error) -> bool {
 struct Guest {
     ticket: Arc<Ticket>,
     from: SocketAddr,
-    edge: Edge,
+    answers: Answers,
     certificate: Option<Arc<Certificate>>,
     connections: TaskTracker,
 }
@@ -173,7 +219,15 @@ async fn greet_over_tls(
     guest: &Guest,
     ending: &CancellationToken,
 ) {
-    match ending.run_until_cancelled(certificate.acceptor().accept(stream)).await {
+    let ended = async {
+        ending.cancelled().await;
+        tokio::time::sleep(GREETING).await;
+    };
+    let greeted = tokio::select! {
+        greeted = certificate.acceptor().accept(stream) => Some(greeted),
+        () = ended => None,
+    };
+    match greeted {
         Some(Ok(stream)) => speak(house, stream, guest, ending).await,
         Some(Err(error)) => tracing::debug!(%error, from = %guest.from, "a connection does not speak TLS as we do"),
         None => {}
@@ -184,17 +238,17 @@ async fn speak<S>(house: &House, stream: S, guest: &Guest, ending: &Cancellation
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Guest { ticket, from, edge, certificate, connections } = guest;
-    let is_secure = certificate.is_some();
+    let Guest { ticket, from, answers, certificate, connections } = guest;
+    let is_secure = certificate.is_some() && answers.faces_clients();
     let service = service_fn(move |request: Request<Incoming>| {
-        let (asked, edge) = (ticket.asked(), edge.clone());
+        let (asked, answers) = (ticket.asked(), answers.clone());
         async move {
             let mut request = request.map(|body| asked.body(body));
             request.extensions_mut().insert(ConnectInfo(*from));
             if is_secure {
                 request.extensions_mut().insert(Secure);
             }
-            let answer = edge.answer(request).await;
+            let answer = answers.answer(request).await;
             let mut answer = if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 asked.hands_on();
                 answer

@@ -17,20 +17,32 @@ use crate::config::Tls;
 
 /// A certificate and its key.
 pub struct Certificate {
-    files: Tls,
+    /// `None` where it is in no file.
+    files: Option<Tls>,
     current: RwLock<Arc<ServerConfig>>,
 }
 
 impl Certificate {
     /// Reads both files.
     pub fn load(files: &Tls) -> Result<Self> {
-        Ok(Self { files: files.clone(), current: RwLock::new(read(files)?) })
+        Ok(Self { files: Some(files.clone()), current: RwLock::new(read(files)?) })
     }
 
-    /// Reads both files again; keeps the old certificate if they are unusable.
+    /// One that is in no file, with all else that TLS is spoken by.
+    pub const fn made(config: Arc<ServerConfig>) -> Self {
+        Self { files: None, current: RwLock::new(config) }
+    }
+
+    /// Puts another one in its place, for connections from now on.
+    pub fn replace(&self, config: Arc<ServerConfig>) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// Reads both files again, if there are any; keeps the old certificate if they are unusable.
     pub fn reload(&self) -> Result<()> {
-        let new = read(&self.files)?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        if let Some(files) = &self.files {
+            self.replace(read(files)?);
+        }
         Ok(())
     }
 

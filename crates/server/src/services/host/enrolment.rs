@@ -30,6 +30,11 @@ pub struct Enrolment {
 }
 
 impl Enrolment {
+    /// The platform's authority.
+    pub fn authority(&self) -> Arc<Authority> {
+        self.authority.clone()
+    }
+
     /// Opens the platform's authority; with `anew` one that does not open is made anew.
     ///
     /// # Errors

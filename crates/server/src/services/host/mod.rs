@@ -42,6 +42,11 @@ pub use service::{Hosts, Own, Probe};
 pub use authority::find as authority;
 pub use store::host::{HostRow, all, find, joined};
 
+/// What the host of a replica is called in its certificates. Nobody joins as it: it makes them itself.
+pub const fn name_of_replica(id: HostId) -> HostName {
+    HostName { id, enrolment: 1 }
+}
+
 impl Hosts {
     /// Writes the row of the service's own host, and says of every other one that it is lost, but for those that are asked
     /// over the network.
@@ -58,13 +63,12 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Writes the row of the host of a replica that stands by, and returns how the active one calls it.
-    pub async fn stand_by(db: &Db, clock: &Clock, own: Own, probe: Box<dyn Probe>) -> Result<HostName> {
+    /// Writes the row of the host of a replica that stands by.
+    pub async fn stand_by(db: &Db, clock: &Clock, own: Own, probe: Box<dyn Probe>) -> Result<()> {
         let hosts = Self { db: db.clone(), clock: clock.clone(), own: own.into(), probe: probe.into() };
         let mut tx = hosts.db.begin().await?;
-        let row = hosts.enlist(&mut tx, None, Service::Standby).await?;
-        tx.commit().await?;
-        Ok(HostName { id: row.id, enrolment: row.enrolment })
+        hosts.enlist(&mut tx, None, Service::Standby).await?;
+        Ok(tx.commit().await?)
     }
 
     async fn enlist(&self, tx: &mut Tx, gpus: Option<Vec<Gpu>>, service: Service) -> Result<HostRow> {
@@ -114,8 +118,7 @@ impl Hosts {
             created_at: known.map_or(now, |known| known.created_at),
             joined: own.replica,
             service: Some(Service::Active),
-            // Nobody joins as the host of a replica: it makes its certificate itself.
-            enrolment: i64::from(own.replica),
+            enrolment: if own.replica { name_of_replica(own.id).enrolment } else { 0 },
             token_hash: None,
             token_until: None,
             certificate_until: None,
