@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::dial;
-use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM};
+use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM, tls};
 use crate::clock::Clock;
 use crate::vm::Console;
 use crate::wire::Carrier;
