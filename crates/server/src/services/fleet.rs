@@ -6,7 +6,6 @@
 //! answer: it tries again.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::Arc;
 
 use berth_domain::ids::HostId;

@@ -123,7 +123,7 @@ async fn what_has_its_memory_on_the_host_stays_and_so_does_what_is_no_vms() {
     is_here(&platform, &beta, &id, &root).await;
     admin.reaches(&id, "running").await;
     let left = admin.get(&format!("{HOSTS}/{}", beta.id)).await.body["holds"].clone();
-    assert_eq!(left, json!({"machines": 0, "disks": 1, "images": 0}), "the snapshot");
+    assert_eq!(left, json!({"machines": 0, "disks": 1, "images": 0, "layers": 0}), "the snapshot");
     let refused = admin.delete(&format!("{HOSTS}/{}", beta.id)).await;
     refused.refused(409, "conflict");
 }

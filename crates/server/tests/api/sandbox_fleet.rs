@@ -110,7 +110,7 @@ async fn a_sandbox_lives_on_the_host_that_has_its_template() {
         admin.sandbox_reaches(id, "Deleted").await;
     }
     assert_eq!(admin.delete(&format!("/snapshots/{taken}")).await.status, 202);
-    assert_eq!(admin.delete("/sandbox_templates/there").await.status, 202);
+    assert_eq!(admin.delete("/sandbox_templates/there").await.status, 204);
     admin.until("an end", async |_| beta.sandboxes.counts().1 == 0 && beta.sandboxes.counts().2 == 0).await;
     assert_eq!(beta.sandboxes.counts().0, 0);
     assert_eq!(beta.sandboxes.violations(), Vec::<String>::new());
@@ -150,9 +150,10 @@ async fn what_was_sent_for_a_build_is_there_while_it_is_built() {
     body["context_id"] = json!(sent.id());
     let made = admin.post("/sandbox_templates", body).await;
     assert_eq!(made.status, 201, "{made:?}");
-    admin.until("the files are there", async |_| beta.sandboxes.uploaded() == [vec![7_u8; 1024]]).await;
+    admin.until("the files are there", async |_| beta.sandboxes.uploads() == 1).await;
+    assert_eq!(beta.sandboxes.uploaded(), [vec![7_u8; 1024]]);
     assert_eq!(platform.sandboxes.uploads(), 1, "they are where they were received, too");
-    assert_eq!(admin.delete("/sandbox_templates/with").await.status, 202);
+    assert_eq!(admin.delete("/sandbox_templates/with").await.status, 204);
     admin.until("they are gone", async |_| beta.sandboxes.uploads() == 0).await;
 }
 
@@ -210,10 +211,10 @@ async fn sandboxes_of_a_host_that_is_lost_say_so_and_go_on_once_it_is_back() {
     assert_eq!(admin.post(&format!("{path}/pause"), json!({})).await.status, 202);
     leave(&platform, 1 << 40);
     admin.ready_sandbox().await;
-    platform.advance(3600);
+    platform.advance(600);
     let late = platform.app().clock.now().0;
-    let tried = format!("SELECT work_at FROM sandboxes WHERE id = '{id}' AND work_at > {late}");
-    let tries = async || sql(tried.clone()).fetch_all::<i64>(&platform.app().db).await.expect("rows").len();
+    let question = format!("SELECT work_at FROM sandboxes WHERE id = '{id}' AND work_at > {late}");
+    let tries = async || sql(question.clone()).fetch_all::<i64>(&platform.app().db).await.expect("rows").len();
     admin.until("another try", async |_| tries().await == 1).await;
     assert_eq!(admin.get(&path).await.body["phase"], "Pausing");
     beta.open().await;
@@ -246,7 +247,7 @@ async fn sandboxes_of_a_host_that_is_removed_end() {
         assert_eq!(admin.delete(&format!("/sandboxes/{id}")).await.status, 202);
         admin.sandbox_reaches(id, "Deleted").await;
     }
-    assert_eq!(admin.delete("/sandbox_templates/there").await.status, 202);
+    assert_eq!(admin.delete("/sandbox_templates/there").await.status, 204);
     // Once nothing of it has a row, nobody stands for it any more.
     admin.until("its end", async |_| platform.app().fleet.all().len() == 1).await;
 }
@@ -311,8 +312,8 @@ async fn a_warm_machine_waits_where_its_memory_is() {
     beta.sandboxes.set_most_warm(2);
     // How many it keeps, a host says when it is there.
     let platform = platform.crash_and_restart().await;
-    is(&platform.admin, &beta, "ready").await;
     let admin = &platform.admin;
+    admin.until("both are there", async |_| platform.app().fleet.all().len() == 2).await;
     template(admin, wish("there", "FROM scratch\nRUN x")).await;
     admin.until("two wait", async |_| beta.sandboxes.counts().0 == 2).await;
     let starts = beta.sandboxes.counts().3;
@@ -326,6 +327,5 @@ async fn a_warm_machine_waits_where_its_memory_is() {
     assert_eq!((placed.subject, &placed.data["host_id"]), (id, &json!(beta.id)));
     // With the service those end that nobody owns.
     let platform = platform.restart().await;
-    is(&platform.admin, &beta, "ready").await;
-    assert_eq!(beta.sandboxes.counts().0, 1);
+    platform.admin.until("they end", async |_| beta.sandboxes.counts().0 == 1).await;
 }

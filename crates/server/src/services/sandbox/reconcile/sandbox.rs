@@ -173,7 +173,7 @@ impl SandboxLife {
             let machine = engine.observe(row.machine.id).await?;
             Ok((engine, machine))
         };
-        let observed = observed.await;
+        let observed: Result<_, EngineError> = observed.await;
         if let (Err(error), Some(host)) = (&observed, row.machine.host)
             && !error.is_final()
         {
