@@ -526,8 +526,11 @@ impl Engine for SimulatedEngine {
         self.call("bring_disk").await?;
         let content = std::fs::read(file).map_err(|error| EngineError::Permanent(error.to_string()))?;
         let mut world = self.world();
-        world.disks.entry(disk.id).or_insert(disk.size_gb);
-        world.brought.entry(disk.id).or_insert((content, disk.image.clone()));
+        if world.disks.contains_key(&disk.id) {
+            return Ok(());
+        }
+        world.disks.insert(disk.id, disk.size_gb);
+        world.brought.insert(disk.id, (content, disk.image.clone()));
         Ok(())
     }
 
@@ -544,7 +547,9 @@ impl Engine for SimulatedEngine {
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         self.call("remove_disk").await?;
-        self.world().disks.remove(&id);
+        let mut world = self.world();
+        world.disks.remove(&id);
+        world.brought.remove(&id);
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
 
 use super::boots::Boots;
+use super::exports::digest;
 use super::snapshots::gone;
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
@@ -130,15 +131,17 @@ impl QemuEngine {
     }
 
     /// The folder that a root disk is cloned from which was brought as a file, kept for as long as it is needed: that file's
-    /// content, and what the image boots with as it is now.
+    /// content, and what the image boots with as it is now. Each content has a folder of its own, since a disk may come more
+    /// than once, and snapshots of what it was may lie on an earlier one.
     pub(super) async fn base_of_file(&self, drive: &Drive, id: DiskId, image: &str) -> Result<PathBuf> {
+        let sha256 = digest(&drive.path).await?.sha256;
         let _turn = self.making_bases.lock().await;
-        let to = self.bases().join(id.to_string());
+        let from = self.base(image).await?;
+        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
+        let to = self.bases().join(format!("{id}-{}-{sha256}", manifest.version));
         if is_whole(&to) {
             return Ok(to);
         }
-        let from = self.base(image).await?;
-        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         std::fs::create_dir_all(&to).map_err(transient)?;
         for name in manifest.files().into_iter().filter(|name| *name != manifest.disk) {
             link(&from.join(name), &to.join(name))?;

@@ -125,6 +125,7 @@ mod tests {
 
     use super::super::tests::engine;
     use super::*;
+    use crate::vm::Engine as _;
 
     #[tokio::test]
     async fn a_file_fits_and_lies_on_no_other() {
@@ -177,6 +178,44 @@ mod tests {
             assert_eq!(&found, b"here");
             std::fs::remove_file(made).unwrap();
         }
+    }
+
+    /// A file as a host sends it of a root disk, whose guest wrote this.
+    async fn root_with(dir: &Path, text: &str) -> std::path::PathBuf {
+        let (raw, file) = (dir.join("root"), dir.join(format!("{text}.qcow2")));
+        let mut content = vec![0; 1 << 20];
+        content[5000..5000 + text.len()].copy_from_slice(text.as_bytes());
+        std::fs::write(&raw, content).unwrap();
+        let [from, to] = [&raw, &file].map(|path| path.to_str().unwrap());
+        qemu_img(&["convert", "-f", "raw", "-O", "qcow2", from, to]).await;
+        file
+    }
+
+    /// What a guest would read of a root disk.
+    async fn guest_reads(engine: &QemuEngine, id: DiskId, bytes: usize) -> String {
+        let read = engine.disks().join("read");
+        snapshot::unpack(&engine.any_drive(id).unwrap(), &read).await.unwrap();
+        let content = std::fs::read(&read).unwrap();
+        std::fs::remove_file(read).unwrap();
+        String::from_utf8_lossy(&content[5000..5000 + bytes]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_root_disk_that_comes_back_has_what_it_comes_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 0);
+        let id = DiskId(uuid::Uuid::from_u128(7));
+        let disk = BroughtDisk { id, size_gb: 1, image: Some("micro".into()), conversion: None };
+        for text in ["once", "then", "once"] {
+            let file = root_with(dir.path(), text).await;
+            for _ in 0..2 {
+                engine.bring_disk(&file, &disk).await.unwrap();
+                assert_eq!(guest_reads(&engine, id, 4).await, text);
+            }
+            engine.forget_disk(id).await.unwrap();
+        }
+        // What was made of it meanwhile stays, whatever comes: a snapshot of it lies on what it was.
+        assert_eq!(std::fs::read_dir(engine.bases()).unwrap().count(), 3, "two contents, and the image");
     }
 
     #[tokio::test]
