@@ -17,7 +17,7 @@ use berth_qemu::{disk, image};
 
 use super::boots::Boots;
 use super::exports::digest;
-use super::snapshots::gone;
+use super::snapshots::{gone, sync};
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
@@ -157,10 +157,12 @@ impl QemuEngine {
         self.require_room(drive)?;
         disk::remove(&half).await.map_err(qemu_failed)?;
         snapshot::flatten(drive, &half).await.map_err(qemu_failed)?;
+        sync(&half).await?;
         std::fs::rename(half, whole).map_err(transient)
     }
 
-    /// Writes what a base is. Where that is, the folder is whole.
+    /// Writes what a base is. Where that is, the folder is whole, and outlives a loss of power: what it was made of may be
+    /// removed as soon as a disk is made.
     async fn finish_base(&self, to: &Path, mut manifest: Manifest, virtual_size_bytes: u64) -> Result<()> {
         manifest.sha256.remove(&manifest.disk);
         // Nobody else begins with what its owner has running.
@@ -170,8 +172,11 @@ impl QemuEngine {
         let text = serde_json::to_vec_pretty(&manifest).map_err(transient)?;
         let half = to.join("half.json");
         std::fs::write(&half, text).map_err(transient)?;
+        sync(&half).await?;
         fault::point("disk.of_snapshot.based").await.map_err(transient)?;
-        std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)
+        std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)?;
+        sync(to).await?;
+        sync(&self.bases()).await
     }
 
     /// Clones a root disk from what a base has. One that is there already stays as it is.

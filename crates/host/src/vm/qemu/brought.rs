@@ -12,6 +12,7 @@ use berth_qemu::image::{self, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
 use berth_qemu::{Error, disk};
 
+use super::snapshots::sync;
 use super::{BroughtDisk, DiskSpec, QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
 use crate::vm::DiskSource;
@@ -37,12 +38,11 @@ impl QemuEngine {
         }
         let raw = Drive { path: half.clone(), format: "raw", ..drive };
         machine::grow_file(&raw, gib(brought.size_gb)).await.map_err(qemu_failed)?;
-        tokio::fs::File::open(&half).await.map_err(transient)?.sync_all().await.map_err(transient)?;
+        sync(&half).await?;
         fault::point("disk.of_file.unpacked").await.map_err(transient)?;
         tokio::fs::rename(&half, &whole).await.map_err(transient)?;
         // Where it came from it may be removed as soon as it is here.
-        let folder = tokio::fs::File::open(self.disks()).await.map_err(transient)?;
-        folder.sync_all().await.map_err(transient)
+        sync(&self.disks()).await
     }
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
@@ -55,13 +55,16 @@ impl QemuEngine {
     /// Makes a root disk of what a file has, which boots as an image does.
     pub(super) async fn make_root_of_file(&self, file: &Path, brought: &BroughtDisk, image: &str) -> Result<()> {
         std::fs::create_dir_all(self.disks()).map_err(transient)?;
-        if self.disk_file(brought.id, true).exists() {
-            return Ok(());
+        let whole = self.disk_file(brought.id, true);
+        if !whole.exists() {
+            self.require_image(image)?;
+            let base = self.base_of_file(&checked(file, brought)?, brought.id, image).await?;
+            let source = DiskSource::Image(image.to_owned());
+            self.clone_root(&DiskSpec { id: brought.id, source, size_gb: brought.size_gb }, base).await?;
         }
-        self.require_image(image)?;
-        let base = self.base_of_file(&checked(file, brought)?, brought.id, image).await?;
-        let source = DiskSource::Image(image.to_owned());
-        self.clone_root(&DiskSpec { id: brought.id, source, size_gb: brought.size_gb }, base).await
+        // Where it came from it may be removed as soon as it is here.
+        sync(&whole).await?;
+        sync(&self.disks()).await
     }
 
     /// Refuses an image that the host does not have.
