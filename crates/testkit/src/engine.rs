@@ -65,6 +65,8 @@ struct World {
     brought: HashMap<DiskId, (Vec<u8>, Option<String>)>,
     /// What each root disk was cloned from, in order.
     clones: HashMap<DiskId, Vec<String>>,
+    /// How often each disk was to be removed.
+    removals: HashMap<DiskId, u32>,
     snapshots: Snapshots,
     refusals: Refusals,
     delay: Duration,
@@ -108,6 +110,7 @@ impl Default for SimulatedEngine {
             disks: HashMap::new(),
             brought: HashMap::new(),
             clones: HashMap::new(),
+            removals: HashMap::new(),
             snapshots: Snapshots::default(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
@@ -326,6 +329,11 @@ impl SimulatedEngine {
     /// The images that a root disk was cloned from, one after another.
     pub fn clones(&self, disk: &str) -> Vec<String> {
         self.world().clones.get(&disk.parse().expect("an id")).cloned().unwrap_or_default()
+    }
+
+    /// How often a disk was to be removed, whether it was there or not.
+    pub fn removals(&self, disk: &str) -> u32 {
+        self.world().removals.get(&disk.parse().expect("an id")).copied().unwrap_or_default()
     }
 
     /// What a machine was started with.
@@ -548,6 +556,7 @@ impl Engine for SimulatedEngine {
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         self.call("remove_disk").await?;
         let mut world = self.world();
+        *world.removals.entry(id).or_default() += 1;
         world.disks.remove(&id);
         world.brought.remove(&id);
         Ok(())

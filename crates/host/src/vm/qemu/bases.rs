@@ -181,9 +181,14 @@ impl QemuEngine {
 
     /// Clones a root disk from what a base has. One that is there already stays as it is.
     pub(super) async fn clone_root(&self, spec: &DiskSpec, base: PathBuf) -> Result<()> {
+        let file = self.disk_file(spec.id, true);
+        if file.exists() {
+            // It lies on what its note names, which may be another base.
+            return Ok(());
+        }
         let (below, size) = about_to_clone(spec, &base)?;
         self.write_note(spec.id, &base)?;
-        disk::clone_image(&below, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+        disk::clone_image(&below, &file, size).await.map_err(qemu_failed)
     }
 
     /// The same, and one that is there already goes. It has its base until then, whatever fails.

@@ -222,6 +222,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_comes_late_changes_no_disk_that_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 0);
+        let id = DiskId(uuid::Uuid::from_u128(7));
+        let disk = BroughtDisk { id, size_gb: 1, image: Some("micro".into()), conversion: None };
+        engine.bring_disk(&root_with(dir.path(), "kept").await, &disk).await.unwrap();
+        let spec = DiskSpec { id, source: DiskSource::Image("micro".into()), size_gb: 1 };
+        engine.clone_root(&spec, engine.base("micro").await.unwrap()).await.unwrap();
+        assert_eq!(guest_reads(&engine, id, 4).await, "kept");
+    }
+
+    #[tokio::test]
     async fn what_lies_or_refers_to_the_host_is_refused_with_a_sentence() {
         let dir = tempfile::tempdir().unwrap();
         let engine = engine(dir.path(), 0);
