@@ -65,6 +65,8 @@ struct World {
     brought: HashMap<DiskId, (Vec<u8>, Option<String>)>,
     /// What each root disk was cloned from, in order.
     clones: HashMap<DiskId, Vec<String>>,
+    /// How often each disk was to be removed.
+    removals: HashMap<DiskId, u32>,
     snapshots: Snapshots,
     refusals: Refusals,
     delay: Duration,
@@ -108,6 +110,7 @@ impl Default for SimulatedEngine {
             disks: HashMap::new(),
             brought: HashMap::new(),
             clones: HashMap::new(),
+            removals: HashMap::new(),
             snapshots: Snapshots::default(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
@@ -328,6 +331,11 @@ impl SimulatedEngine {
         self.world().clones.get(&disk.parse().expect("an id")).cloned().unwrap_or_default()
     }
 
+    /// How often a disk was to be removed, whether it was there or not.
+    pub fn removals(&self, disk: &str) -> u32 {
+        self.world().removals.get(&disk.parse().expect("an id")).copied().unwrap_or_default()
+    }
+
     /// What a machine was started with.
     pub fn spec(&self, vm: &str) -> Option<MachineSpec> {
         self.world().machines.get(&vm.parse().ok()?).map(|(_, spec)| spec.clone())
@@ -526,8 +534,11 @@ impl Engine for SimulatedEngine {
         self.call("bring_disk").await?;
         let content = std::fs::read(file).map_err(|error| EngineError::Permanent(error.to_string()))?;
         let mut world = self.world();
-        world.disks.entry(disk.id).or_insert(disk.size_gb);
-        world.brought.entry(disk.id).or_insert((content, disk.image.clone()));
+        if world.disks.contains_key(&disk.id) {
+            return Ok(());
+        }
+        world.disks.insert(disk.id, disk.size_gb);
+        world.brought.insert(disk.id, (content, disk.image.clone()));
         Ok(())
     }
 
@@ -544,7 +555,10 @@ impl Engine for SimulatedEngine {
 
     async fn remove_disk(&self, id: DiskId) -> Result<()> {
         self.call("remove_disk").await?;
-        self.world().disks.remove(&id);
+        let mut world = self.world();
+        *world.removals.entry(id).or_default() += 1;
+        world.disks.remove(&id);
+        world.brought.remove(&id);
         Ok(())
     }
 

@@ -238,11 +238,12 @@ async fn leaves(service: &mut Service, host: &Host, hosts: &[Value; 2], id: &str
     let mut admin = service.admin().await;
     let vm = ready(&admin, id).await;
     assert_eq!(vm["host_id"], hosts[0]);
-    says(service, &vm, "echo what was written >/kept && sync");
     let disks: Vec<_> = [&vm["root_disk"]].into_iter().chain(vm["data_disks"].as_array().expect("disks")).collect();
     let disks: Vec<_> = disks.into_iter().map(|disk| disk["id"].as_str().expect("an id").to_owned()).collect();
     for (number, point) in LEAVING.iter().enumerate() {
         let (from, to) = (number % 2, 1 - number % 2);
+        // It comes back to where it was with what was written since.
+        says(service, &ready(&admin, id).await, &format!("echo {point} >/kept && sync"));
         assert_eq!(admin.act(&of(&hosts[to], "uncordon")).await.status, 202);
         admin = killed_at(service, point, async |admin: &Caller| {
             admin.ask(Method::POST, &of(&hosts[from], "drain?restart=true"), Value::Null, 202).await;
@@ -255,7 +256,7 @@ async fn leaves(service: &mut Service, host: &Host, hosts: &[Value; 2], id: &str
         };
         admin.until("the other host", has_come).await;
         let vm = ready(&admin, id).await;
-        assert_eq!(says(service, &vm, "cat /kept"), "what was written", "{point}");
+        assert_eq!(says(service, &vm, "cat /kept"), *point);
         assert!(vm["message"].is_null(), "{point}: {vm}");
         let is_there = |at: usize| {
             let all = std::fs::read_dir(folders[at].join("disks")).into_iter().flatten().flatten();

@@ -1,5 +1,6 @@
 //! Hosts that are drained: which VMs leave them, with what, and which stay.
 
+use berth_host::EngineError;
 use berth_testkit::{Caller, JoinedHost, Platform, vm};
 use serde_json::{Value, json};
 
@@ -185,6 +186,64 @@ async fn no_more_than_two_are_down_at_a_time() {
         is_here(&platform, &beta, id, root).await;
         admin.reaches(id, "running").await;
     }
+}
+
+/// A VM that is off on the host that joined, whose root disk is about to leave.
+async fn off_on_beta(admin: &Caller, beta: &JoinedHost) -> (String, String) {
+    let id = admin.running_vm("web").await;
+    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("an id").to_owned();
+    verb(admin, &id, "stop", "stopped").await;
+    assert!(beta.engine.disk_gb(&root).is_some());
+    (id, root)
+}
+
+async fn has_left(admin: &Caller, beta: &JoinedHost, id: &str) {
+    admin.until("its host's name", async |admin| host(&admin, id).await != json!(beta.id)).await;
+}
+
+async fn reinstalled(admin: &Caller, id: &str) {
+    let answer = admin.post(&format!("/vms/{id}/reinstall"), json!({"image_id": "micro"})).await;
+    assert_eq!(answer.status, 202, "{answer:?}");
+    admin.reaches(id, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_root_disk_that_comes_late_takes_nothing_from_the_one_that_was_made_meanwhile() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, root) = off_on_beta(admin, &beta).await;
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.hold("exported");
+    drain(admin, &beta, "").await;
+    admin.until("a travel", async |_| beta.engine.waiting() == 1).await;
+    reinstalled(admin, &id).await;
+    assert_eq!(platform.engine.clones(&root), ["micro"]);
+    beta.engine.let_go();
+    // Its own worker does one thing at a time, so the travel has ended where the disk is removed.
+    assert_eq!(admin.delete(&format!("/vms/{id}")).await.status, 202);
+    admin.gone(&id).await;
+    assert_eq!(admin.delete(&format!("/root_disks/{root}")).await.status, 202);
+    admin.until("its end", async |_| platform.engine.disk_gb(&root).is_none()).await;
+    let is_gone = async |admin: Caller| admin.get(&format!("/root_disks/{root}")).await.status == 404;
+    admin.until("its end", is_gone).await;
+    assert_eq!(platform.engine.removals(&root), 1, "by its owner's word alone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_that_begins_anew_does_so_where_it_is_put_and_waits_for_nothing_of_what_it_was() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, root) = off_on_beta(admin, &beta).await;
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.refuse("export", EngineError::Transient("not now".into()));
+    drain(admin, &beta, "").await;
+    has_left(admin, &beta, &id).await;
+    reinstalled(admin, &id).await;
+    assert_eq!(
+        (platform.engine.clones(&root), beta.engine.clones(&root)),
+        (vec!["micro".into()], vec!["micro".into()])
+    );
+    assert!(platform.engine.brought(&root).is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,8 @@ use berth_qemu::machine::{Drive, snapshot};
 use berth_qemu::{disk, image};
 
 use super::boots::Boots;
-use super::snapshots::gone;
+use super::exports::digest;
+use super::snapshots::{gone, sync};
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
@@ -130,15 +131,17 @@ impl QemuEngine {
     }
 
     /// The folder that a root disk is cloned from which was brought as a file, kept for as long as it is needed: that file's
-    /// content, and what the image boots with as it is now.
+    /// content, and what the image boots with as it is now. Each content has a folder of its own, since a disk may come more
+    /// than once, and snapshots of what it was may lie on an earlier one.
     pub(super) async fn base_of_file(&self, drive: &Drive, id: DiskId, image: &str) -> Result<PathBuf> {
+        let sha256 = digest(&drive.path).await?.sha256;
         let _turn = self.making_bases.lock().await;
-        let to = self.bases().join(id.to_string());
+        let from = self.base(image).await?;
+        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
+        let to = self.bases().join(format!("{id}-{}-{sha256}", manifest.version));
         if is_whole(&to) {
             return Ok(to);
         }
-        let from = self.base(image).await?;
-        let manifest = Manifest::load(&from).map_err(qemu_failed)?;
         std::fs::create_dir_all(&to).map_err(transient)?;
         for name in manifest.files().into_iter().filter(|name| *name != manifest.disk) {
             link(&from.join(name), &to.join(name))?;
@@ -154,10 +157,12 @@ impl QemuEngine {
         self.require_room(drive)?;
         disk::remove(&half).await.map_err(qemu_failed)?;
         snapshot::flatten(drive, &half).await.map_err(qemu_failed)?;
+        sync(&half).await?;
         std::fs::rename(half, whole).map_err(transient)
     }
 
-    /// Writes what a base is. Where that is, the folder is whole.
+    /// Writes what a base is. Where that is, the folder is whole, and outlives a loss of power: what it was made of may be
+    /// removed as soon as a disk is made.
     async fn finish_base(&self, to: &Path, mut manifest: Manifest, virtual_size_bytes: u64) -> Result<()> {
         manifest.sha256.remove(&manifest.disk);
         // Nobody else begins with what its owner has running.
@@ -167,15 +172,23 @@ impl QemuEngine {
         let text = serde_json::to_vec_pretty(&manifest).map_err(transient)?;
         let half = to.join("half.json");
         std::fs::write(&half, text).map_err(transient)?;
+        sync(&half).await?;
         fault::point("disk.of_snapshot.based").await.map_err(transient)?;
-        std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)
+        std::fs::rename(half, to.join(image::MANIFEST)).map_err(transient)?;
+        sync(to).await?;
+        sync(&self.bases()).await
     }
 
     /// Clones a root disk from what a base has. One that is there already stays as it is.
     pub(super) async fn clone_root(&self, spec: &DiskSpec, base: PathBuf) -> Result<()> {
+        let file = self.disk_file(spec.id, true);
+        if file.exists() {
+            // It lies on what its note names, which may be another base.
+            return Ok(());
+        }
         let (below, size) = about_to_clone(spec, &base)?;
         self.write_note(spec.id, &base)?;
-        disk::clone_image(&below, &self.disk_file(spec.id, true), size).await.map_err(qemu_failed)
+        disk::clone_image(&below, &file, size).await.map_err(qemu_failed)
     }
 
     /// The same, and one that is there already goes. It has its base until then, whatever fails.

@@ -12,6 +12,7 @@ use berth_qemu::image::{self, Manifest};
 use berth_qemu::machine::{self, Drive, snapshot};
 use berth_qemu::{Error, disk};
 
+use super::snapshots::sync;
 use super::{BroughtDisk, DiskSpec, QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
 use crate::vm::DiskSource;
@@ -37,12 +38,11 @@ impl QemuEngine {
         }
         let raw = Drive { path: half.clone(), format: "raw", ..drive };
         machine::grow_file(&raw, gib(brought.size_gb)).await.map_err(qemu_failed)?;
-        tokio::fs::File::open(&half).await.map_err(transient)?.sync_all().await.map_err(transient)?;
+        sync(&half).await?;
         fault::point("disk.of_file.unpacked").await.map_err(transient)?;
         tokio::fs::rename(&half, &whole).await.map_err(transient)?;
         // Where it came from it may be removed as soon as it is here.
-        let folder = tokio::fs::File::open(self.disks()).await.map_err(transient)?;
-        folder.sync_all().await.map_err(transient)
+        sync(&self.disks()).await
     }
 
     /// Copies a disk that somebody sent into a raw file, or leaves nothing of it.
@@ -55,13 +55,16 @@ impl QemuEngine {
     /// Makes a root disk of what a file has, which boots as an image does.
     pub(super) async fn make_root_of_file(&self, file: &Path, brought: &BroughtDisk, image: &str) -> Result<()> {
         std::fs::create_dir_all(self.disks()).map_err(transient)?;
-        if self.disk_file(brought.id, true).exists() {
-            return Ok(());
+        let whole = self.disk_file(brought.id, true);
+        if !whole.exists() {
+            self.require_image(image)?;
+            let base = self.base_of_file(&checked(file, brought)?, brought.id, image).await?;
+            let source = DiskSource::Image(image.to_owned());
+            self.clone_root(&DiskSpec { id: brought.id, source, size_gb: brought.size_gb }, base).await?;
         }
-        self.require_image(image)?;
-        let base = self.base_of_file(&checked(file, brought)?, brought.id, image).await?;
-        let source = DiskSource::Image(image.to_owned());
-        self.clone_root(&DiskSpec { id: brought.id, source, size_gb: brought.size_gb }, base).await
+        // Where it came from it may be removed as soon as it is here.
+        sync(&whole).await?;
+        sync(&self.disks()).await
     }
 
     /// Refuses an image that the host does not have.
@@ -125,6 +128,7 @@ mod tests {
 
     use super::super::tests::engine;
     use super::*;
+    use crate::vm::Engine as _;
 
     #[tokio::test]
     async fn a_file_fits_and_lies_on_no_other() {
@@ -177,6 +181,56 @@ mod tests {
             assert_eq!(&found, b"here");
             std::fs::remove_file(made).unwrap();
         }
+    }
+
+    /// A file as a host sends it of a root disk, whose guest wrote this.
+    async fn root_with(dir: &Path, text: &str) -> std::path::PathBuf {
+        let (raw, file) = (dir.join("root"), dir.join(format!("{text}.qcow2")));
+        let mut content = vec![0; 1 << 20];
+        content[5000..5000 + text.len()].copy_from_slice(text.as_bytes());
+        std::fs::write(&raw, content).unwrap();
+        let [from, to] = [&raw, &file].map(|path| path.to_str().unwrap());
+        qemu_img(&["convert", "-f", "raw", "-O", "qcow2", from, to]).await;
+        file
+    }
+
+    /// What a guest would read of a root disk.
+    async fn guest_reads(engine: &QemuEngine, id: DiskId, bytes: usize) -> String {
+        let read = engine.disks().join("read");
+        snapshot::unpack(&engine.any_drive(id).unwrap(), &read).await.unwrap();
+        let content = std::fs::read(&read).unwrap();
+        std::fs::remove_file(read).unwrap();
+        String::from_utf8_lossy(&content[5000..5000 + bytes]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn a_root_disk_that_comes_back_has_what_it_comes_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 0);
+        let id = DiskId(uuid::Uuid::from_u128(7));
+        let disk = BroughtDisk { id, size_gb: 1, image: Some("micro".into()), conversion: None };
+        for text in ["once", "then", "once"] {
+            let file = root_with(dir.path(), text).await;
+            for _ in 0..2 {
+                engine.bring_disk(&file, &disk).await.unwrap();
+                assert_eq!(guest_reads(&engine, id, 4).await, text);
+            }
+            engine.forget_disk(id).await.unwrap();
+        }
+        // What was made of it meanwhile stays, whatever comes: a snapshot of it lies on what it was.
+        assert_eq!(std::fs::read_dir(engine.bases()).unwrap().count(), 3, "two contents, and the image");
+    }
+
+    #[tokio::test]
+    async fn what_comes_late_changes_no_disk_that_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(dir.path(), 0);
+        let id = DiskId(uuid::Uuid::from_u128(7));
+        let disk = BroughtDisk { id, size_gb: 1, image: Some("micro".into()), conversion: None };
+        engine.bring_disk(&root_with(dir.path(), "kept").await, &disk).await.unwrap();
+        let spec = DiskSpec { id, source: DiskSource::Image("micro".into()), size_gb: 1 };
+        engine.clone_root(&spec, engine.base("micro").await.unwrap()).await.unwrap();
+        assert_eq!(guest_reads(&engine, id, 4).await, "kept");
     }
 
     #[tokio::test]

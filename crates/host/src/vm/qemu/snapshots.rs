@@ -189,8 +189,8 @@ fn require_size(spec: &DiskSpec, bytes: u64) -> Result<()> {
     Err(EngineError::Permanent(format!("the snapshot has {least} GiB; create a disk that is at least as large")))
 }
 
-/// Has a file outlive a loss of power.
-async fn sync(path: &Path) -> Result<()> {
+/// Has a file or what a folder lists outlive a loss of power.
+pub(super) async fn sync(path: &Path) -> Result<()> {
     let file = tokio::fs::File::open(path).await.map_err(transient)?;
     file.sync_all().await.map_err(transient)
 }

@@ -185,10 +185,14 @@ pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
     Ok(tx.commit().await?)
 }
 
-/// Has the disks of a VM take their places on the host with it. Those that took theirs, which are made next.
+/// Has the disks of a VM take their places on the host with it. Those that took theirs, which are made next. One that is
+/// made anew is made there, too: nothing of what it was is brought.
 pub(super) async fn place_all(tx: &mut Tx, vm: VmId, host: HostId, now: Timestamp) -> Result<Vec<DiskRow>, StepError> {
+    let is_made_anew = |disk: &DiskRow| disk.anew && disk.status == DiskStatus::Provisioning;
+    let takes_place =
+        |disk: &DiskRow| disk.status == DiskStatus::Pending || is_made_anew(disk) && disk.is_elsewhere(Some(host));
     let mut placed = Vec::new();
-    for disk in store::disk::of_vm(tx, vm).await?.into_iter().filter(|disk| disk.status == DiskStatus::Pending) {
+    for disk in store::disk::of_vm(tx, vm).await?.into_iter().filter(takes_place) {
         placed.push(
             write(tx, &disk, DiskRow { status: DiskStatus::Provisioning, host: Some(host), ..disk.clone() }, now)
                 .await?,
@@ -342,11 +346,16 @@ pub(super) async fn say(vms: &Vms, id: DiskId, message: &str) -> Result<(), Step
 
 /// Records that a disk is made, or why it cannot be.
 pub(super) async fn settle(vms: &Vms, disk: &DiskRow, reason: Option<String>) -> Result<(), StepError> {
-    record(vms, disk.id, |disk, _| {
+    // Its VM may have gone onto another host meanwhile: then it is brought there.
+    let vm = match disk.vm {
+        Some(vm) => store::vm::peek(vms.db(), vm).await?,
+        None => None,
+    };
+    record(vms, disk.id, |disk, now| {
         disk.status = if reason.is_none() { DiskStatus::Ready } else { DiskStatus::Failed };
         disk.anew &= reason.is_some();
         disk.message = reason;
-        disk.work_at = None;
+        disk.work_at = vm.filter(|vm| disk.is_elsewhere(vm.machine.host)).map(|_| now);
     })
     .await
 }
@@ -388,5 +397,9 @@ async fn write(tx: &mut Tx, before: &DiskRow, mut disk: DiskRow, now: Timestamp)
         told::disk(tx, &disk, now).await?;
     }
     store::disk::update(tx, before, &disk).await?;
+    if disk.work_at == Some(now) {
+        // Its VM's worker may have written this.
+        tx.signal(Signal::Work("disks"));
+    }
     Ok(disk)
 }

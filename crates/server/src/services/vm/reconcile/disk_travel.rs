@@ -63,11 +63,30 @@ pub(super) async fn travel(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), 
     brought?;
     let has_moved = settle(vms, &seen, to).await?;
     fault("disk", "travel", "settled").await?;
+    if !has_moved && counts_on(vms, &seen, to).await? {
+        // It was made there meanwhile, for a VM that begins anew.
+        return Err(changed());
+    }
     let stale: Arc<dyn Engine> = if has_moved { source } else { target };
     if let Err(error) = stale.remove_disk(disk.id).await {
         tracing::warn!(disk = %disk.id, %error, "the former copy of a disk is not removed; a search of its host finds it");
     }
-    if has_moved { Ok(()) } else { Err(EngineError::Transient("its owner changed it meanwhile".into()).into()) }
+    if has_moved { Ok(()) } else { Err(changed()) }
+}
+
+/// What is said of a disk that its owner changed while it was brought.
+fn changed() -> StepError {
+    EngineError::Transient("its owner changed it meanwhile".into()).into()
+}
+
+/// Whether a disk has its place on this host by now.
+async fn counts_on(vms: &Vms, seen: &DiskRow, host: HostId) -> Result<bool, StepError> {
+    Ok(store::disk::load(vms.db(), seen.id).await?.is_some_and(|now| now.host == Some(host)))
+}
+
+/// Whether a disk still is what it was when this try to bring it began.
+fn is_same(seen: &DiskRow, now: &DiskRow) -> bool {
+    (now.updated_at, now.host, now.vm) == (seen.updated_at, seen.host, seen.vm)
 }
 
 /// Says that a disk is being brought, if the host has a place for it; else releases it, or says so where its VM waits.
@@ -124,6 +143,10 @@ async fn bring(
     }
     fetch(source, &of, &about, file).await?;
     fault("disk", "travel", "fetched").await?;
+    // What took long may be for nothing by now, and the disk be there that counts.
+    if !store::disk::load(vms.db(), disk.id).await?.is_some_and(|now| is_same(disk, &now)) {
+        return Err(changed());
+    }
     // What an earlier try left there is no copy of what the disk is now.
     target.remove_disk(disk.id).await?;
     // A root disk lies on its own there, and boots with its image.
@@ -161,8 +184,7 @@ async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk::load(&mut tx, seen.id).await?;
-    let is_same = |found: &DiskRow| (found.updated_at, found.host, found.vm) == (seen.updated_at, seen.host, seen.vm);
-    let Some(before) = found.filter(is_same) else { return Ok(false) };
+    let Some(before) = found.filter(|found| is_same(seen, found)) else { return Ok(false) };
     let Some(id) = before.vm else { return Ok(false) };
     let Some(vm) = store::vm::load(&mut tx, id).await? else { return Ok(false) };
     // The host may have been removed meanwhile.
