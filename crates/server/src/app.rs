@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use berth_host::clock::Clock;
-use berth_host::link::Authority;
+use berth_host::link::{Authority, Terms};
 use berth_qemu::confinement;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -112,6 +112,8 @@ pub struct App {
     sandboxes: Sandboxes,
     tasks: JoinSet<()>,
     stop: CancellationToken,
+    /// Says that the service lives, until its last worker has ended.
+    keeping: AbortOnDropHandle<()>,
     _lock: lock::DataDir,
 }
 
@@ -151,10 +153,9 @@ impl App {
         let (keeper, before) = (folder::keeper(config)?, folder::uptime());
         let (db, seen) = folder::open(config, &keeper, &clock).await?;
         let (stop, taken_over, mut tasks) = (CancellationToken::new(), CancellationToken::new(), JoinSet::new());
-        // From the first moment: whoever stands by takes what gives no sign of life.
         let health = folder::Health::default();
         let keeping = folder::Keeping::new(&db, &keeper, config, health.clone(), before);
-        tasks.spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
+        let keeping = keep(keeping, config, &db, (&clock, &stop, &taken_over))?;
         let sealer = Sealer::open(&config.secrets, &db).await?;
         let (hosts, fleet) = own::enrol(config, &keeper, &db, &clock, &engines).await?;
         let held = Held::new((&db, &folder::id_of(&db).await?), &clock, config, &fleet);
@@ -205,6 +206,7 @@ impl App {
             sandboxes,
             tasks,
             stop,
+            keeping,
             _lock: lock,
         })
     }
@@ -218,6 +220,7 @@ impl App {
                 "workers are still at a step after {patience:?} and are called off; the next start goes on there"
             );
         }
+        self.keeping.abort();
         let leave = async {
             if let Err(error) = keeper::left(&self.db, self.run, self.clock.now()).await {
                 tracing::warn!(%error, "the database cannot be told that the service ended");
@@ -231,11 +234,18 @@ impl App {
 
     /// Returns when a worker ended that nobody told to stop: its work would stay undone.
     pub async fn failed(&mut self) -> anyhow::Error {
-        match self.tasks.join_next().await {
-            Some(Err(error)) => anyhow!("a worker of the service failed: {error}"),
-            Some(Ok(())) => anyhow!("a worker of the service ended by itself"),
-            None => std::future::pending().await,
+        tokio::select! {
+            Some(ended) = self.tasks.join_next() => match ended {
+                Err(error) => anyhow!("a worker of the service failed: {error}"),
+                Ok(()) => anyhow!("a worker of the service ended by itself"),
+            },
+            _ = &mut self.keeping => anyhow!("nothing says any more that the service lives"),
         }
+    }
+
+    /// Calls its workers off at once: whoever has the database by now goes on with what they did.
+    fn call_off(&mut self) {
+        self.tasks.abort_all();
     }
 }
 
@@ -325,9 +335,10 @@ pub async fn serve(config: Config) -> Result<()> {
     let bound = Bound::new(&config).await?;
     let mut signals = Signals::new()?;
     let Some(lock) = take(&config, (&bound, certificate.clone()), &mut signals).await? else { return Ok(()) };
-    let mut app = App::start_in(lock, &config).await?;
-    let (bound, _renewing) = for_replicas(bound, &config, &app).await?;
-    let doors = bound.open(&config, certificate.clone(), &app);
+    let Some((mut app, doors, _renewing)) = begin_active(&config, lock, (bound, certificate.clone()), &mut signals).await?
+    else {
+        return Ok(());
+    };
     announce(&config, &app, &doors);
     let ending = CancellationToken::new();
     let _reloading =
@@ -343,7 +354,10 @@ pub async fn serve(config: Config) -> Result<()> {
             tracing::info!("draining; machines keep running");
             Ok(())
         }
-        () = taken_over.cancelled() => Err(overtaken(&config)),
+        () = taken_over.cancelled() => {
+            app.call_off();
+            Err(overtaken(&config))
+        }
         error = app.failed() => Err(if taken_over.is_cancelled() { overtaken(&config) } else { error }),
     };
     let rest = async {
@@ -381,6 +395,47 @@ async fn for_replicas(bound: Bound, config: &Config, app: &App) -> Result<(Bound
     let name = name_of_replica(app.fleet.own());
     let (certificate, renewing) = replica_door::certificate(app.authority.clone(), name)?;
     Ok((bound.with_replicas(replica_door::listener(config).await?, certificate), Some(renewing)))
+}
+
+/// Has the service begin to work, and opens its doors; none where the process is told to end before. A replica that does not
+/// begin lets the others have its turn.
+async fn begin_active(
+    config: &Config,
+    lock: lock::DataDir,
+    (bound, certificate): (Bound, Option<Arc<Certificate>>),
+    signals: &mut Signals,
+) -> Result<Option<(App, Doors, Option<AbortOnDropHandle<()>>)>> {
+    let begun = async {
+        let app = App::start_in(lock, config).await?;
+        let (bound, renewing) = for_replicas(bound, config, &app).await?;
+        let doors = bound.open(config, certificate, &app);
+        anyhow::Ok((app, doors, renewing))
+    };
+    let begun = tokio::select! {
+        begun = begun => begun.map(Some),
+        () = signals.next() => Ok(None),
+    };
+    if config.replica.is_one() && !matches!(begun, Ok(Some(_))) {
+        folder::give_up(config).await;
+    }
+    begun
+}
+
+/// Has the service say that it lives, from the first moment on: whoever stands by takes what gives no sign of life. The host
+/// of a replica notes in which term that is active: who was active before and wakes up is let in there no more.
+fn keep(
+    keeping: folder::Keeping,
+    config: &Config,
+    db: &Db,
+    (clock, stop, taken_over): (&Clock, &CancellationToken, &CancellationToken),
+) -> Result<AbortOnDropHandle<()>> {
+    let keeping = tokio::spawn(keeping.keep(clock.clone(), stop.clone(), taken_over.clone()));
+    let keeping = AbortOnDropHandle::new(keeping);
+    if config.replica.is_one() {
+        let terms = Terms::open(&config.data_dir).context("the term in which this host was asked last is not known")?;
+        terms.admit(db.term()).context("the term of this service cannot be noted")?;
+    }
+    Ok(keeping)
 }
 
 fn overtaken(config: &Config) -> anyhow::Error {

@@ -155,7 +155,7 @@ impl Line {
                 Err(error) if !is_again && (error.is_canceled() || error.is_closed()) => self.let_go(number).await,
                 Ok(response) => {
                     let later = response.headers().get(TERM).and_then(|said| said.to_str().ok()?.parse().ok());
-                    if let Some(later) = later {
+                    if let Some(later) = later.filter(|_| response.status() == StatusCode::CONFLICT) {
                         self.refused_for.fetch_max(later, Ordering::SeqCst);
                     }
                     return Ok(response);

@@ -3,24 +3,28 @@
 //! One service of a platform asks its hosts at a time, each in its term ([`berth_domain::replica`]). A host notes the
 //! latest term before it answers in it, does nothing for an earlier one any more, and drops what is under way for it, as
 //! if whoever asked had left: whoever was stopped and wakes up cannot go on where another one has begun.
+//!
+//! The note is written in its place, which it has from the first start on: a host whose disk is full has to answer who comes
+//! to free some of it.
 
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use berth_process::folder;
 use tokio::sync::watch;
 
 use super::LinkError;
 
 /// The file that notes the latest term.
 const FILE: &str = "term";
-/// Most bytes of it: a number.
-const LONGEST: u64 = 32;
+/// Bytes of it: a number, and blanks.
+const LONG: usize = 32;
 
 /// The latest term that a host was asked in.
 pub struct Terms {
-    file: PathBuf,
+    file: File,
     latest: watch::Sender<i64>,
     /// Held by whoever notes a later one.
     noting: Mutex<()>,
@@ -32,20 +36,31 @@ impl Terms {
     /// # Errors
     /// The note cannot be read, or is none.
     pub fn open(dir: &Path) -> Result<Self, LinkError> {
-        let file = dir.join(FILE);
-        let latest = match folder::read(&file, LONGEST) {
-            Ok(text) => {
-                let read = String::from_utf8_lossy(&text).trim().parse();
-                read.map_err(|_| LinkError::Unreadable("the note of the latest term is no number"))?
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Self { file, latest: watch::Sender::new(latest), noting: Mutex::default() })
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()).open(dir.join(FILE))?;
+        let mut text = [b' '; LONG];
+        let length = file.read_at(&mut text, 0)?;
+        let said = String::from_utf8_lossy(text.get(..length).unwrap_or_default()).trim().to_owned();
+        // A start that was interrupted leaves an empty one.
+        let latest = if said.is_empty() { Ok(0) } else { said.parse() };
+        let latest = latest.map_err(|_| LinkError::Unreadable("the note of the latest term is no number"))?;
+        let terms = Self { file, latest: watch::Sender::new(latest), noting: Mutex::default() };
+        terms.write(latest)?;
+        File::open(dir)?.sync_all()?;
+        Ok(terms)
+    }
+
+    fn write(&self, term: i64) -> io::Result<()> {
+        self.file.write_all_at(format!("{term:<LONG$}").as_bytes(), 0)?;
+        self.file.sync_data()
     }
 
     /// Lets somebody ask in a term, which is noted first where it is a later one; `false` where it is an earlier one.
-    pub(super) fn admit(&self, term: i64) -> io::Result<bool> {
+    ///
+    /// # Errors
+    /// It cannot be noted.
+    pub fn admit(&self, term: i64) -> io::Result<bool> {
         let latest = *self.latest.borrow();
         if term <= latest {
             return Ok(term == latest);
@@ -53,7 +68,7 @@ impl Terms {
         let _noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = *self.latest.borrow();
         if term > latest {
-            folder::write(&self.file, term.to_string().as_bytes())?;
+            self.write(term)?;
             self.latest.send_replace(term);
         }
         Ok(term >= latest)

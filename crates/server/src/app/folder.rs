@@ -108,6 +108,58 @@ pub(super) async fn open(config: &Config, keeper: &Keeper, clock: &Clock) -> Res
     Ok((db, seen))
 }
 
+/// Refuses a data folder for a replica that stands by, before anything of it is asked for: one that belongs to another
+/// database, or that is a copy of the active one's.
+pub(super) async fn admit_standby(
+    config: &Config,
+    keeper: &Keeper,
+    db: &Db,
+    active: &keeper::KeeperRow,
+    is_known: bool,
+) -> Result<()> {
+    let (dir, noted) = (&config.data_dir, noted(&config.data_dir)?);
+    let id = setting::find(db, DATABASE_ID).await?;
+    let is_foreign = noted.as_ref().is_some_and(|noted| id.as_ref() != Some(noted));
+    if is_foreign || (noted.is_none() && !is_known && holds_things(dir)) {
+        return Err(anyhow!(
+            "the data folder {} belongs to another database: machines and disks lie there of which this one knows nothing. Have \
+             this replica begin with an empty folder that has the same secrets.key: set BERTH_DATA_DIR",
+            dir.display()
+        ));
+    }
+    if active.is_copied_by(keeper) && !config.take_over {
+        return Err(anyhow!(
+            "the data folder {} is a copy of {} of host {}, whose service has the database. Have this replica begin with an \
+             empty folder that has the same secrets.key: set BERTH_DATA_DIR",
+            dir.display(),
+            active.keeper.path,
+            active.keeper.host
+        ));
+    }
+    if let (None, Some(id)) = (noted, id) {
+        private_file::write(&dir.join(DATABASE), format!("{id}\n").as_bytes())
+            .with_context(|| format!("the file {} cannot be written", dir.join(DATABASE).display()))?;
+    }
+    Ok(())
+}
+
+/// Has a replica that was about to be active have its turn no more.
+pub(super) async fn give_up(config: &Config) {
+    let wait = Duration::from_secs(config.database_wait_seconds);
+    let given = async {
+        let folder = identity(&config.data_dir)?;
+        let db = Db::connect(&config.database_url, wait, 1).await?;
+        keeper::gave_up(&db, folder, Clock::default().now()).await?;
+        db.close().await;
+        anyhow::Ok(())
+    };
+    match tokio::time::timeout(wait, given).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the other replicas are not told that it is their turn"),
+        Err(_) => tracing::warn!("the other replicas are not told that it is their turn: no answer in time"),
+    }
+}
+
 /// A database before this service takes it.
 struct Found {
     /// Its keeper.
@@ -238,11 +290,12 @@ impl Keeping {
         Self { db: db.clone(), run: keeper.run, disk: disk_of(&config.database_url), health, lease }
     }
 
-    /// Tells the database regularly that the service runs, until told to stop. Cancels `taken_over` once another
-    /// service has the database, or may have it.
+    /// Tells the database regularly that the service runs, for as long as it does anything. Cancels `taken_over` once another
+    /// service has the database, or may have it, and returns.
     pub(super) async fn keep(mut self, clock: Clock, stop: CancellationToken, taken_over: CancellationToken) {
         let (mut last, pause) = (clock.now(), if self.lease.is_some() { replica::RENEW } else { LOOK });
-        while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+        loop {
+            tokio::time::sleep(pause).await;
             let (asked, now) = (uptime(), clock.now());
             let left = self.lease.map_or(Some(Duration::MAX), |lease| lease.left(asked));
             let told = async {
@@ -267,7 +320,7 @@ impl Keeping {
             };
             tracing::error!("{ends}");
             taken_over.cancel();
-            stop.cancel();
+            return stop.cancel();
         }
     }
 }

@@ -32,6 +32,10 @@ use crate::services::host::{self, Hosts};
 
 /// Between two looks at who is active.
 const LOOK: Duration = Duration::from_secs(1);
+/// So many looks at the database between two at this host's row.
+const AGAIN: u32 = 30;
+/// How long closing the database may take.
+const LEAVING: Duration = Duration::from_secs(5);
 /// Connections to the database: one looks, and one writes once.
 const CONNECTIONS: u32 = 2;
 
@@ -45,9 +49,9 @@ pub(super) async fn stand_by(
     let wait = Duration::from_secs(config.database_wait_seconds);
     let db = Db::connect(&config.database_url, wait, CONNECTIONS).await.context("the database cannot be opened")?;
     let (keeper, watch, active) = (folder::keeper(config)?, Watch::default(), watch::Sender::new(None));
-    let mut standby = Standby { config, bound, certificate, db, keeper, watch, active, told: None };
+    let mut standby = Standby { config, bound, certificate, db, keeper, watch, active, engines: None, looks: 0, told: None };
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
-    let outcome = tokio::select! {
+    let mut outcome = tokio::select! {
         outcome = standby.until_active(&mut tasks, &stop) => outcome.map(|()| true),
         () = signals.next() => {
             tracing::info!("draining; machines keep running");
@@ -56,12 +60,23 @@ pub(super) async fn stand_by(
     };
     stop.cancel();
     standby.active.send_replace(None);
-    // What was asked of this host before has ended when this one acts on it. Meanwhile it lives.
+    // What was asked of this host before has ended when this one acts on it, and the schema is of its version. Meanwhile it lives.
+    let becomes = matches!(outcome, Ok(true));
+    let ready = async {
+        ended(&mut tasks, ENDING).await;
+        if becomes { standby.db.migrate().await } else { Ok(()) }
+    };
     tokio::select! {
-        _ = ended(&mut tasks, ENDING) => {}
+        done = ready => if let Err(error) = done {
+            outcome = Err(error).context("the database cannot be brought up to date");
+        },
         () = standby.lives() => {}
+        () = signals.next() => outcome = Ok(false),
     }
-    standby.db.close().await;
+    if !matches!(outcome, Ok(true)) && standby.db.term() > 0 {
+        folder::give_up(config).await;
+    }
+    let _ = tokio::time::timeout(LEAVING, standby.db.close()).await;
     outcome
 }
 
@@ -74,6 +89,10 @@ struct Standby<'a> {
     watch: Watch,
     /// Who is active, for what is passed on.
     active: watch::Sender<Option<Active>>,
+    /// What runs on this host, once it answers.
+    engines: Option<Engines>,
+    /// How often it has looked.
+    looks: u32,
     /// What was said last in the log.
     told: Option<String>,
 }
@@ -88,15 +107,19 @@ impl Standby<'_> {
                     self.tell(&active);
                     // One of another version may know other rows of hosts.
                     if tasks.is_empty() && self.db.is_current().await.unwrap_or(false) {
-                        self.answer(tasks, stop).await?;
+                        let answers = self.answer(&active, tasks, stop).await;
+                        if let Err(error) = answers {
+                            // What a database says that goes away is no mistake of this replica's.
+                            if self.db.ping().await.is_ok() {
+                                return Err(error);
+                            }
+                            self.warn(format!("this host does not answer yet; trying again: {error:#}"));
+                        }
                     }
+                    self.stays_known().await;
                 }
                 Err(error) => {
-                    let told = format!("the database does not say which replica is active; trying again: {error}");
-                    if self.told.as_ref() != Some(&told) {
-                        tracing::warn!("{told}");
-                        self.told = Some(told);
-                    }
+                    self.warn(format!("the database does not say which replica is active; trying again: {error}"));
                 }
             }
             tokio::select! {
@@ -115,17 +138,57 @@ impl Standby<'_> {
     async fn look(&mut self) -> Result<Option<KeeperRow>, DbError> {
         let known = match keeper::find(&self.db).await {
             // New, or of a version that had none.
-            Err(DbError::NoTable(_)) => return Ok(None),
+            Err(DbError::NoTable(_)) => {
+                self.db.migrate().await?;
+                None
+            }
             found => found?,
         };
-        let Some(known) = known else { return Ok(None) };
+        let Some(known) = known else {
+            let is_first = keeper::claim(&self.db, &self.keeper, None, now()).await?;
+            return if is_first { Ok(None) } else { keeper::find(&self.db).await };
+        };
         let silent = self.watch.is_silent(known.sign, folder::uptime()).then_some(known.sign);
-        if known.is_free_for(&self.keeper, silent)
-            && (!self.db.is_current().await? || keeper::claim(&self.db, &self.keeper, silent, now()).await?)
-        {
-            return Ok(None);
+        let is_single = known.keeper.address.is_none();
+        if is_single && known.is_free_for(&self.keeper, silent) {
+            // It was a single service, maybe of a version that knew no terms.
+            self.db.migrate().await?;
         }
-        Ok(Some(known))
+        let takes_over = is_single && self.config.take_over;
+        let is_turn = if takes_over {
+            keeper::take(&self.db, &self.keeper, true, now()).await?.is_ok()
+        } else {
+            known.is_free_for(&self.keeper, silent) && keeper::claim(&self.db, &self.keeper, silent, now()).await?
+        };
+        Ok((!is_turn).then_some(known))
+    }
+
+    /// Has this host have its row again where an administrator removed it as lost.
+    async fn stays_known(&mut self) {
+        self.looks += 1;
+        let Some(engines) = self.engines.clone().filter(|_| self.looks.is_multiple_of(AGAIN)) else { return };
+        let enlisted = async {
+            if host::find(&self.db, HostId(self.keeper.folder)).await?.is_none() {
+                self.enlist(&engines).await?;
+            }
+            anyhow::Ok(())
+        };
+        if let Err(error) = enlisted.await {
+            self.warn(format!("whether this host has a row is not known; trying again: {error:#}"));
+        }
+    }
+
+    async fn enlist(&self, engines: &Engines) -> Result<()> {
+        let probe = own::probe(self.config, engines.vm.clone());
+        let own = own::own(self.config, &self.keeper);
+        Ok(Hosts::stand_by(&self.db, &Clock::default(), own, probe).await?)
+    }
+
+    fn warn(&mut self, told: String) {
+        if self.told.as_ref() != Some(&told) {
+            tracing::warn!("{told}");
+            self.told = Some(told);
+        }
     }
 
     /// Says that this replica lives, which has taken the database and is not active yet.
@@ -165,16 +228,18 @@ impl Standby<'_> {
     }
 
     /// Has this host answer whoever is active, and what comes to this replica be passed on there.
-    async fn answer(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
+    async fn answer(&mut self, active: &KeeperRow, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
         let config = self.config;
+        let is_known = host::find(&self.db, HostId(self.keeper.folder)).await?.is_some();
+        folder::admit_standby(config, &self.keeper, &self.db, active, is_known).await?;
         let sealer = Sealer::open(&config.secrets, &self.db).await?;
         // The first service of a database makes it before it answers.
         let Some(authority) = host::authority(&self.db, &sealer).await?.map(Arc::new) else { return Ok(()) };
         let engines = Engines::of_this_host(config).await?;
-        let probe = own::probe(config, engines.vm.clone());
-        Hosts::stand_by(&self.db, &Clock::default(), own::own(config, &self.keeper), probe).await?;
         let papers = papers(&authority, host::name_of_replica(HostId(self.keeper.folder)))?;
         let listener = replica_door::listener(config).await?;
+        self.enlist(&engines).await?;
+        self.engines = Some(engines.clone());
         joined::answer((config, engines), papers, listener, (tasks, stop))?;
         let trusted = TrustedProxies::new(config.http.trusted_proxies.clone());
         let pass_on = PassOn::new(authority, Clock::default(), self.active.subscribe(), trusted);

@@ -70,12 +70,24 @@ impl FromRow for KeeperRow {
 }
 
 impl KeeperRow {
-    /// Whether a replica may take the database: nobody keeps it, it kept it itself, or who keeps it is a replica of which
-    /// it saw this sign of life and none since, for long enough.
+    /// Whether a replica may take the database: who keeps it is a replica that ended in good order, or of which it saw this
+    /// sign of life and none since, for long enough; or it is the single service that this one was. One that was killed has no
+    /// precedence: where it dies at each start, another one has its turn.
     pub fn is_free_for(&self, asks: &Keeper, silent: Option<Sign>) -> bool {
-        let Keeper { folder, path, host, address, .. } = &self.keeper;
-        let is_own = (folder, path, host) == (&asks.folder, &asks.path, &asks.host);
-        is_own || (address.is_some() && (!self.runs || silent == Some(self.sign)))
+        match self.keeper.address {
+            Some(_) => !self.runs || silent == Some(self.sign),
+            None => self.is_kept_in_place_by(asks),
+        }
+    }
+
+    fn is_kept_in_place_by(&self, asks: &Keeper) -> bool {
+        let Keeper { folder, path, host, .. } = &self.keeper;
+        (folder, path, host) == (&asks.folder, &asks.path, &asks.host)
+    }
+
+    /// Whether a replica's folder is a copy of the one that the database names.
+    pub fn is_copied_by(&self, asks: &Keeper) -> bool {
+        self.keeper.folder == asks.folder && !self.is_kept_in_place_by(asks)
     }
 
     /// Why another service may not have the database; `None` if it may.
@@ -162,6 +174,11 @@ async fn begin_term(
         "run": keeper.run.to_string(), "runs": true, "seen_at": now, "address": keeper.address.clone(), "term": term,
     };
     record::upsert(TABLE, columns! { "id": 1_i64 }, columns).execute(&mut tx).await?;
+    if keeper.address.is_some() {
+        // What lies with a service that was a single one stays there, whoever is active next.
+        let is_asked = sql("UPDATE hosts SET joined = 1, enrolment = 1 WHERE id = $1 AND joined = 0");
+        is_asked.bind(keeper.folder.to_string()).execute(&mut tx).await?;
+    }
     tx.commit().await?;
     db.be_in_term(term);
     Ok(())
@@ -184,6 +201,14 @@ pub async fn outdo(db: &Db, of_host: i64) -> Result<bool, DbError> {
 /// Notes that a service still runs; `false` if another one came after it.
 pub async fn seen(db: &Db, run: Uuid, now: Timestamp) -> Result<bool, DbError> {
     note(db, run, true, now).await
+}
+
+/// Notes that whichever service of this folder has the database ended in good order.
+pub async fn gave_up(db: &Db, folder: Uuid, now: Timestamp) -> Result<(), DbError> {
+    match find(db).await? {
+        Some(known) if known.keeper.folder == folder => left(db, known.keeper.run, now).await,
+        _ => Ok(()),
+    }
 }
 
 /// Notes that a service ended in good order.
@@ -286,10 +311,35 @@ mod tests {
         left(&db, second.run, NOW).await.unwrap();
         assert!(claim(&db, &first, None, NOW).await.unwrap());
         let again = Keeper { run: Uuid::now_v7(), ..first.clone() };
-        assert!(claim(&db, &again, None, NOW).await.unwrap(), "its own folder's lock keeps two apart");
+        assert!(!claim(&db, &again, None, NOW).await.unwrap(), "one that was killed waits as all do");
+        assert!(claim(&db, &again, Some(sign(&db).await), NOW).await.unwrap());
         assert_eq!((sign(&db).await.term, db.term()), (4, 4));
-        let copy = Keeper { path: "/copy".into(), ..again };
-        assert!(!claim(&db, &copy, None, NOW).await.unwrap());
+        gave_up(&db, second.folder, NOW).await.unwrap();
+        assert!(!claim(&db, &second, None, NOW).await.unwrap(), "it was not its turn");
+        gave_up(&db, first.folder, NOW).await.unwrap();
+        assert!(claim(&db, &second, None, NOW).await.unwrap());
+        let copy = Keeper { path: "/copy".into(), ..second.clone() };
+        let known = find(&db).await.unwrap().unwrap();
+        assert!(known.is_copied_by(&copy) && !known.is_copied_by(&second) && !known.is_copied_by(&first));
+    }
+
+    #[tokio::test]
+    async fn what_lies_with_a_single_service_stays_there_from_its_first_claim_as_a_replica_on() {
+        let (db, _dir) = database().await;
+        let single = keeper("/single");
+        take(&db, &single, false, NOW).await.unwrap().unwrap();
+        let mut tx = db.begin().await.unwrap();
+        let columns = columns! {
+            "id": single.folder.to_string(), "name": "alpha", "addresses": "[]", "regions": "[]", "cpus": 1_i64,
+            "memory_mb": 1_i64, "gpus": "[]", "overcommit": "{}", "labels": "{}", "state": "ready", "last_seen": NOW,
+            "created_at": NOW,
+        };
+        record::insert("hosts", columns).execute(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        let asked = async || sql("SELECT joined * enrolment FROM hosts").fetch_one::<i64>(&db).await.unwrap();
+        assert_eq!(asked().await, 0);
+        assert!(claim(&db, &Keeper { address: Some("single:1".into()), ..single }, None, NOW).await.unwrap());
+        assert_eq!(asked().await, 1);
     }
 
     #[tokio::test]

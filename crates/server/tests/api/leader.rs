@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use berth_server::db::keeper::{self, Keeper};
 use berth_server::db::{Db, Said, survey};
 use berth_testkit::{Answer, Platform, Postgres};
 use serde_json::json;
@@ -234,4 +235,27 @@ async fn a_service_of_an_earlier_term_writes_nothing_and_what_it_reads_is_true()
     assert_eq!(names, ["before"]);
     server.sql("berth", "UPDATE keeper SET term = term - 1");
     assert_eq!(puts(&platform, "after").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_stopped_in_the_middle_of_a_change_keeps_nobody_from_taking_over() {
+    let server = Postgres::started();
+    let url = format!("postgres://berth@127.0.0.1:{}/berth", server.port());
+    let replica = |address: &str| Keeper {
+        folder: uuid::Uuid::now_v7(),
+        path: address.into(),
+        host: address.into(),
+        run: uuid::Uuid::now_v7(),
+        address: Some(address.into()),
+    };
+    let (stopped, other) = (Db::open(&url).await.expect("a database"), Db::open(&url).await.expect("a database"));
+    let now = berth_domain::Timestamp(1);
+    assert!(keeper::claim(&stopped, &replica("alpha:1"), None, now).await.expect("a claim"));
+    // It says nothing more, and has the lock of whoever writes.
+    let _held = stopped.begin().await.expect("a transaction");
+    let silent = keeper::find(&other).await.expect("a row").expect("a keeper").sign;
+    let began = Instant::now();
+    while !matches!(keeper::claim(&other, &replica("beta:1"), Some(silent), now).await, Ok(true)) {
+        assert!(began.elapsed() < PATIENCE, "nobody takes over");
+    }
 }

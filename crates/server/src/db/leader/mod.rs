@@ -46,6 +46,16 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long what is under way may take to end on connections that are given up.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// What has a server let go of the lock of writers where who holds it is stopped, cut off or without power: else nobody
+/// could take over from it. In milliseconds and seconds; less than [`berth_domain::replica::FREE`].
+const LET_GO: [(&str, &str); 5] = [
+    ("idle_in_transaction_session_timeout", "8000"),
+    ("tcp_user_timeout", "8000"),
+    ("tcp_keepalives_idle", "3"),
+    ("tcp_keepalives_interval", "2"),
+    ("tcp_keepalives_count", "2"),
+];
+
 /// The term of the service that has the database.
 const PRESENT_TERM: &str = "SELECT term FROM keeper WHERE id = 1";
 
@@ -163,7 +173,7 @@ impl Leader {
     pub(super) async fn find(url: &str, patience: Duration, wait: Duration, most: u32) -> Result<Self, DbError> {
         let members: Members = url.parse().map_err(|wrong| DbError::Other(format!("its address {wrong}")))?;
         let locked = wait.as_millis().to_string();
-        let members = members.with(|options| options.options([("lock_timeout", locked.as_str())]));
+        let members = members.with(|options| options.options([("lock_timeout", locked.as_str())]).options(LET_GO));
         let found = first(&members, patience).await?;
         let home = Handle::current();
         let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(wait);

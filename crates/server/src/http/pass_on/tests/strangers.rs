@@ -98,11 +98,11 @@ async fn said(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) ->
 type Shown = Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>;
 
 /// A certificate of a host that joined.
-fn of_host(authority: &Authority, name: HostName) -> Shown {
+fn of_host(authority: &Authority, name: HostName) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let (key, csr) = request().unwrap();
     let (pem, _) = authority.host(name, &csr, Clock::default().now()).unwrap();
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-    Some((CertificateDer::from_pem_slice(pem.as_bytes()).unwrap(), key))
+    (CertificateDer::from_pem_slice(pem.as_bytes()).unwrap(), key)
 }
 
 /// What is answered to who shows this.
@@ -128,7 +128,7 @@ async fn nobody_but_a_replica_gets_in_at_the_replicas_door() {
     let (world, replica) = World::with_active().await;
     let other = Authority::make(Clock::default().now()).unwrap();
     for shown in
-        [None, of_host(&world.authority, name(3)), of_host(&world.authority, name(1)), of_host(&other, name(1))]
+        [None, Some(of_host(&world.authority, name(3))), Some(of_host(&world.authority, name(1))), Some(of_host(&other, name(1)))]
     {
         let answer = let_in(&world, &replica, shown).await;
         assert!(!answer.as_ref().is_ok_and(|text| !text.is_empty()), "{answer:?}");

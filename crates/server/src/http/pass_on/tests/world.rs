@@ -167,7 +167,7 @@ async fn shout(State(ends): State<Ends>, mut request: Request) -> Response {
 }
 
 fn edge(name: &'static str) -> (Edge, Wires) {
-    let (heard, hears) = mpsc::unbounded_channel();
+    let (heard, hearing) = mpsc::unbounded_channel();
     let (say, said) = mpsc::unbounded_channel();
     let router = Router::new()
         .route("/echo/{*path}", any(echo))
@@ -182,7 +182,7 @@ fn edge(name: &'static str) -> (Edge, Wires) {
         .with_state(Ends { heard, said: Arc::new(Mutex::new(said)), name })
         .layer(middleware::from_fn(envelope));
     let edge = Edge::new(router, Arc::new(Shut), Hot::default(), TrustedProxies::default());
-    (edge, Wires { heard: hears, say })
+    (edge, Wires { heard: hearing, say })
 }
 
 /// Opens a door for as long as the guard lives.

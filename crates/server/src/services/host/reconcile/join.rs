@@ -145,7 +145,7 @@ async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
     let term = enrolment.hosts.db.in_term();
     let at = (address.clone(), name);
     let line = Arc::new(Line::new(at, authority, clock, enrolment.patience, Box::new(move || term.now())));
-    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen: None };
+    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen: None, is_outdone: false };
     while !stop.is_cancelled() {
         let Some(found) = stop.run_until_cancelled(asked.look(&stop)).await else { break };
         asked.outdo().await;
@@ -174,6 +174,8 @@ struct Asked {
     remote: Option<Remote>,
     /// When it was there last, by this service.
     seen: Option<Timestamp>,
+    /// Whether a term was begun because of what it said.
+    is_outdone: bool,
 }
 
 /// A host as it says that it is.
@@ -201,16 +203,22 @@ impl Asked {
 
     /// Where the host was asked in a later term than this service's: has its term be a later one, if it still has the
     /// database, which then is an older copy. Otherwise that later service has it, and this one ends.
-    async fn outdo(&self) {
+    ///
+    /// Once for each host and line: each term has all hosts drop what is under way, and one that lies may not do that again and
+    /// again.
+    async fn outdo(&mut self) {
         let db = &self.enrolment.hosts.db;
-        let Some(later) = self.line.refused_for() else { return };
+        let Some(later) = self.line.refused_for().filter(|later| *later > db.term()) else { return };
         let host = self.name.id;
-        if later - db.term() > AHEAD {
+        if later - db.term() > AHEAD || self.is_outdone {
             tracing::error!(%host, later, "a host says that it was asked in a term that cannot be; it is not asked");
             return;
         }
         match keeper::outdo(db, later).await {
-            Ok(true) => tracing::warn!(%host, later, "a host was asked in a later term; this service begins one after it"),
+            Ok(true) => {
+                self.is_outdone = true;
+                tracing::warn!(%host, later, "a host was asked in a later term; this service begins one after it");
+            }
             Ok(false) => {}
             Err(error) => tracing::warn!(%host, %error, "a host was asked in a later term; trying again"),
         }
