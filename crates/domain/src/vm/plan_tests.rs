@@ -176,7 +176,8 @@ impl World {
         } else {
             assert_eq!(self.s.machine, Machine::Absent);
             assert!(self.s.disks.iter().all(|disk| disk.snapshot.is_none()), "it is copied first");
-            (self.s.leaves, self.s.reserved) = (false, false);
+            // One that is to run has its place there at once.
+            (self.s.leaves, self.s.reserved) = (false, self.s.want == Want::Run);
         }
     }
 
