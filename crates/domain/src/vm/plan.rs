@@ -192,7 +192,7 @@ fn stop(s: &Snapshot) -> Step {
     match (s.machine, s.status) {
         (Machine::Absent, _) if s.has_memory => Step::ForgetMemory,
         (Machine::Absent, Status::Stopped | Status::Failed) => {
-            for_disks(s).or_else(|| moves(s).then_some(Step::Move)).unwrap_or(Step::Rest)
+            for_disks(s).or_else(|| move_on(s)).unwrap_or(Step::Rest)
         }
         (Machine::Absent, _) => Step::Stopped,
         _ if overdue(s) => try_again_or_fail(s),
@@ -254,7 +254,7 @@ fn keep_running(s: &Snapshot) -> Step {
         return step;
     }
     match s.machine {
-        Machine::Running if s.leaves && !s.disks.iter().any(|disk| disk.moving.is_some()) => Step::Leave,
+        Machine::Running if s.leaves && !s.disks.iter().any(changes_now) => Step::Leave,
         Machine::Running if s.guest_ready && s.keys_changed => Step::SetKeys,
         Machine::Running if s.guest_ready => Step::Rest,
         Machine::Running if s.machine_ready => Step::GuestReady,
@@ -317,8 +317,8 @@ fn bring_up(s: &Snapshot) -> Step {
     if s.status == Status::Pending {
         return Step::Enter(Status::Provisioning, "reserving processors, memory and an address");
     }
-    if moves(s) {
-        return Step::Move;
+    if let Some(step) = move_on(s) {
+        return step;
     }
     if !s.reserved {
         return Step::Reserve;
@@ -342,8 +342,10 @@ fn switch_on(s: &Snapshot) -> Step {
     match s.machine {
         Machine::Absent => match s.start_after {
             Some(at) if at > s.now => Step::Wait(at),
-            // Who brings a disk wakes the VM once it is there.
-            _ if s.disks.iter().any(|disk| disk.is_elsewhere) => Step::Wait(s.now.plus_seconds(TRAVEL_POLL)),
+            // Who brings a disk wakes the VM once it is there. It is copied as it is before it goes.
+            _ if s.disks.iter().any(|disk| disk.is_elsewhere) => {
+                snapshots(s).unwrap_or(Step::Wait(s.now.plus_seconds(TRAVEL_POLL)))
+            }
             // One that goes on has the disks that its memory knows.
             _ if s.has_memory => Step::Start,
             _ => changes(s).unwrap_or(Step::Start),
@@ -354,9 +356,19 @@ fn switch_on(s: &Snapshot) -> Step {
     }
 }
 
-/// Whether it goes onto another host now: it is off, nothing of it is in memory, and its disks are whole.
-fn moves(s: &Snapshot) -> bool {
-    s.leaves && s.machine == Machine::Absent && !s.has_memory && unmade(s).is_none()
+/// How it goes onto another host: once it is off, nothing of it is in memory, its disks are whole, and those that are to be
+/// copied are.
+fn move_on(s: &Snapshot) -> Option<Step> {
+    if !s.leaves || s.machine != Machine::Absent || s.has_memory || unmade(s).is_some() {
+        return None;
+    }
+    let later = s.disks.iter().filter_map(|disk| disk.snapshot?.after).min().map(Step::Wait);
+    Some(snapshots(s).or(later).unwrap_or(Step::Move))
+}
+
+/// Whether something is under way for a disk that ends before its machine leaves.
+const fn changes_now(disk: &Disk) -> bool {
+    disk.moving.is_some() || disk.snapshot.is_some()
 }
 
 /// Whether the machine is there, and all that is left is to say so.

@@ -175,7 +175,9 @@ impl World {
             self.s.ending = true;
         } else {
             assert_eq!(self.s.machine, Machine::Absent);
-            (self.s.leaves, self.s.reserved) = (false, false);
+            assert!(self.s.disks.iter().all(|disk| disk.snapshot.is_none()), "it is copied first");
+            // One that is to run has its place there at once.
+            (self.s.leaves, self.s.reserved) = (false, self.s.want == Want::Run);
         }
     }
 
@@ -466,6 +468,30 @@ fn one_that_leaves_its_host_ends_first_and_goes_once_it_is_off() {
     let began = world.starts;
     world.settle();
     assert_eq!((world.s.status, world.s.leaves, world.starts), (Status::Running, false, began + 1));
+}
+
+#[test]
+fn a_disk_is_copied_before_its_machine_leaves_and_before_it_goes() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    let id = "01939f2e-7c00-7abc-8def-0123456789ac".parse().unwrap();
+    let later = world.s.now.plus_seconds(5);
+    let open = |after| Some(Open { id, after });
+    (world.s.leaves, world.s.disks[0].snapshot) = (true, open(Some(later)));
+    assert_eq!(next(&world.s), Step::Wait(later), "a machine that ends gives its copy up");
+    let copied = Snapshot { now: later, ..world.s.clone() };
+    assert_eq!(next(&copied), Step::SnapshotDisk(id));
+    // What was asked for while it ended.
+    let off = Snapshot { status: Status::Restarting, machine: Machine::Absent, ..world.s.clone() };
+    assert_eq!(next(&off), Step::Wait(later));
+    assert_eq!(next(&Snapshot { now: later, ..off.clone() }), Step::SnapshotDisk(id));
+    let stopped = Snapshot { want: Want::Stop, status: Status::Stopped, ..off.clone() };
+    assert_eq!(next(&stopped), Step::Wait(later));
+    let mut elsewhere = Snapshot { leaves: false, ..off };
+    elsewhere.disks[0] = Disk { is_elsewhere: true, snapshot: open(None), ..elsewhere.disks[0].clone() };
+    assert_eq!(next(&elsewhere), Step::SnapshotDisk(id), "it does not go before");
+    world.settle();
+    assert_eq!((world.s.status, world.s.leaves), (Status::Running, false));
 }
 
 #[test]

@@ -8,10 +8,10 @@ use crate::fleet::{disk, host, leave, ready, two};
 use crate::host::told;
 
 const HOSTS: &str = "/api/v1/admin/hosts";
-const MEMORY_MB: i64 = 65_536;
+pub const MEMORY_MB: i64 = 65_536;
 
 /// A VM on the host that joined, with a data disk, and its root disk.
-async fn on_beta(admin: &Caller, beta: &JoinedHost, name: &str) -> (String, String) {
+pub async fn on_beta(admin: &Caller, beta: &JoinedHost, name: &str) -> (String, String) {
     let mut body = vm(name);
     body["data_disks"] = json!({"create_disks": [{"name": format!("{name}-data"), "type": "block", "size_gb": 10}]});
     let id = admin.create_vm(body).await;
@@ -20,19 +20,19 @@ async fn on_beta(admin: &Caller, beta: &JoinedHost, name: &str) -> (String, Stri
     (id, vm["root_disk"]["id"].as_str().expect("a root disk").to_owned())
 }
 
-async fn verb(admin: &Caller, id: &str, verb: &str, status: &str) {
+pub async fn verb(admin: &Caller, id: &str, verb: &str, status: &str) {
     assert_eq!(admin.act(&format!("/vms/{id}/{verb}")).await.status, 202);
     admin.reaches(id, status).await;
 }
 
-async fn drain(admin: &Caller, beta: &JoinedHost, how: &str) -> Value {
+pub async fn drain(admin: &Caller, beta: &JoinedHost, how: &str) -> Value {
     let drained = admin.act(&format!("{HOSTS}/{}/drain{how}", beta.id)).await;
     assert_eq!(drained.status, 202, "{drained:?}");
     drained.body
 }
 
 /// Waits until a VM is on the service's own host, with its disks.
-async fn is_here(platform: &Platform, beta: &JoinedHost, id: &str, root: &str) {
+pub async fn is_here(platform: &Platform, beta: &JoinedHost, id: &str, root: &str) {
     let admin = &platform.admin;
     admin.until("it left", async |admin| host(&admin, id).await != json!(beta.id)).await;
     let is_moved = || platform.engine.disk_gb(root).is_some() && beta.engine.disk_gb(root).is_none();
@@ -189,15 +189,15 @@ async fn no_more_than_two_are_down_at_a_time() {
 }
 
 /// A VM that is off on the host that joined, whose root disk is about to leave.
-async fn off_on_beta(admin: &Caller, beta: &JoinedHost) -> (String, String) {
-    let id = admin.running_vm("web").await;
+pub async fn off_on_beta(admin: &Caller, beta: &JoinedHost, name: &str) -> (String, String) {
+    let id = admin.running_vm(name).await;
     let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("an id").to_owned();
     verb(admin, &id, "stop", "stopped").await;
     assert!(beta.engine.disk_gb(&root).is_some());
     (id, root)
 }
 
-async fn has_left(admin: &Caller, beta: &JoinedHost, id: &str) {
+pub async fn has_left(admin: &Caller, beta: &JoinedHost, id: &str) {
     admin.until("its host's name", async |admin| host(&admin, id).await != json!(beta.id)).await;
 }
 
@@ -211,7 +211,7 @@ async fn reinstalled(admin: &Caller, id: &str) {
 async fn a_root_disk_that_comes_late_takes_nothing_from_the_one_that_was_made_meanwhile() {
     let (platform, beta) = two().await;
     let admin = &platform.admin;
-    let (id, root) = off_on_beta(admin, &beta).await;
+    let (id, root) = off_on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
     beta.engine.hold("exported");
     drain(admin, &beta, "").await;
@@ -233,7 +233,7 @@ async fn a_root_disk_that_comes_late_takes_nothing_from_the_one_that_was_made_me
 async fn a_vm_that_begins_anew_does_so_where_it_is_put_and_waits_for_nothing_of_what_it_was() {
     let (platform, beta) = two().await;
     let admin = &platform.admin;
-    let (id, root) = off_on_beta(admin, &beta).await;
+    let (id, root) = off_on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
     beta.engine.refuse("export", EngineError::Transient("not now".into()));
     drain(admin, &beta, "").await;

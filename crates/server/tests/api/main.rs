@@ -16,6 +16,7 @@ mod disk;
 mod disk_import;
 mod disk_snapshot;
 mod drain;
+mod drain_refused;
 mod edge;
 mod envelope;
 mod event;

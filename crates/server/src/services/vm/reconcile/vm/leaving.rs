@@ -1,32 +1,45 @@
 //! Has a VM leave its host, which is drained: one that runs ends first, one that is off is put onto another host at once.
 //!
-//! The row names the new host before anything of the VM is there. Its disks are elsewhere then, and their own workers bring
-//! them (`disk_travel`); a VM that is to run waits for them. A VM that no other host takes stays, and is asked to leave again
-//! later (`reconcile::drain`).
+//! The row names the new host before anything of the VM is there, and a VM
+//! that is to run has all of its own there at once, so that no other one takes that meanwhile. Its disks are elsewhere then,
+//! and their own workers bring them (`disk_travel`); a VM that is to run waits for them. A VM that no other host takes stays,
+//! and is asked to leave again later (`reconcile::drain`).
 
+use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
 
 use super::record::{apply, still};
 use super::{Seen, VmLife};
-use crate::db::event;
-use crate::services::placement::{Refusal, placed_event};
+use crate::db::{Tx, event, machine_gpu};
+use crate::services::placement::Refusal;
 use crate::services::vm::reconcile::capacity;
-use crate::services::vm::reconcile::{StepError, disk_travel, fault};
+use crate::services::vm::reconcile::{StepError, fault};
 use crate::services::vm::store::vm::VmRow;
 
 impl VmLife {
     /// Records that a machine has to end, if another host takes it.
     pub(super) async fn leave(&self, seen: &Seen) -> Result<(), StepError> {
         let offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
-        match self.choice(seen, &offers).await? {
-            Ok(_) => self.record(seen, |vm| apply(vm, &Step::Leave, seen.now)).await,
-            Err(refusal) => self.stay(seen, &refusal).await,
+        let mut tx = self.vms.db().begin().await?;
+        let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(()) };
+        if let Err(refusal) = capacity::place(&mut tx, &before, &offers, &self.vms).await? {
+            drop(tx);
+            return self.stay(seen, &refusal).await;
         }
+        let mut vm = before.clone();
+        apply(&mut vm, &Step::Leave, seen.now);
+        self.write(&mut tx, &before, &vm).await?;
+        Ok(tx.commit().await?)
     }
 
     /// Puts a VM that is off onto another host, and wakes whoever brings its disks.
     pub(super) async fn move_on(&self, seen: &Seen) -> Result<(), StepError> {
-        let offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
+        let runs = seen.vm.want == Want::Run;
+        let (offers, reached) = if runs {
+            self.prospect(seen).await?
+        } else {
+            (capacity::offers(&self.vms, &seen.vm, &seen.disks).await?, None)
+        };
         if let Err(refusal) = self.choice(seen, &offers).await? {
             return self.stay(seen, &refusal).await;
         }
@@ -35,16 +48,28 @@ impl VmLife {
         fault("vm", "move", "done").await?;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(()) };
+        let from = before.machine.host;
         let Ok(placed) = capacity::place(&mut tx, &before, &offers, &self.vms).await? else { return Ok(()) };
-        let mut vm = before.clone();
-        vm.leaves = false;
+        let reach = self.still_free(&mut tx, &before, &placed, reached).await?;
+        if runs && reach.is_none() {
+            // What was decided for an older state is decided anew.
+            return Ok(());
+        }
+        let mut vm = VmRow { leaves: false, work_at: Some(seen.now), ..before.clone() };
+        machine_gpu::release(&mut tx, vm.machine.id).await?;
         vm.machine.leave_for(placed.host);
-        let data = placed_event(placed.host, &placed.reason);
-        event::emit_to_administrators(&mut tx, vm.project, "vm.placed", &vm.id.to_string(), &data, seen.now).await?;
-        vm.work_at = Some(seen.now);
-        self.write(&mut tx, &before, &vm).await?;
-        disk_travel::wake(&mut tx, &vm).await?;
-        tracing::info!(vm = %vm.id, from = ?before.machine.host, to = %placed.host, "a VM leaves its host");
+        if let Some(reach) = reach {
+            self.take_place(&mut tx, &mut vm, &placed, reach).await?;
+        }
+        self.put(tx, &before, &vm, &placed).await?;
+        tracing::info!(vm = %vm.id, ?from, to = %placed.host, "a VM leaves its host");
+        Ok(())
+    }
+
+    /// Has a VM stay.
+    async fn keep(&self, mut tx: Tx, before: &VmRow, seen: &Seen) -> Result<(), StepError> {
+        let vm = VmRow { leaves: false, work_at: Some(seen.now), ..before.clone() };
+        self.write(&mut tx, before, &vm).await?;
         Ok(tx.commit().await?)
     }
 
@@ -53,10 +78,8 @@ impl VmLife {
         tracing::warn!(vm = %seen.vm.id, reason = refusal.owner, hosts = ?refusal.hosts, "no other host takes a VM");
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        let vm = VmRow { leaves: false, work_at: Some(seen.now), ..before.clone() };
-        let (subject, data) = (vm.id.to_string(), refusal.event());
-        event::emit_to_administrators(&mut tx, vm.project, "vm.unplaced", &subject, &data, seen.now).await?;
-        self.write(&mut tx, &before, &vm).await?;
-        Ok(tx.commit().await?)
+        let (subject, data) = (before.id.to_string(), refusal.event());
+        event::emit_to_administrators(&mut tx, before.project, "vm.unplaced", &subject, &data, seen.now).await?;
+        self.keep(tx, &before, seen).await
     }
 }

@@ -18,7 +18,7 @@ use crate::services::vm::reconcile::{StepError, disk, disk_travel, fault};
 use crate::services::vm::store::vm::VmRow;
 
 /// Where a machine is reached on a host: its address, its slot, and the address that others reach it at.
-struct Reach {
+pub(super) struct Reach {
     host: HostId,
     address: Ipv4Addr,
     slot: Option<i64>,
@@ -27,15 +27,7 @@ struct Reach {
 
 impl VmLife {
     pub(super) async fn reserve(&self, seen: &Seen) -> Result<(), StepError> {
-        let mut offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
-        let reached = loop {
-            let Ok(Placed { host, .. }) = self.choice(seen, &offers).await? else { break None };
-            let reached = self.free_reach(&seen.vm.machine, host).await?;
-            let Err(missing) = reached else { break reached.ok() };
-            // Another one may have what this one lacks.
-            let Some(offer) = offers.get_mut(&host) else { break None };
-            offer.lacks_network = Some(missing);
-        };
+        let (offers, reached) = self.prospect(seen).await?;
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
@@ -46,22 +38,47 @@ impl VmLife {
                 return self.fail(seen, Failure::NoHost(refusal)).await;
             }
         };
-        let Some(Reach { address, slot, pool_address, .. }) = reached.filter(|reach| reach.host == placed.host) else {
-            // What was decided for an older state is decided anew.
-            return Ok(());
+        // What was decided for an older state is decided anew.
+        let Some(reach) = self.still_free(&mut tx, &before, &placed, reached).await? else { return Ok(()) };
+        let mut vm = before.clone();
+        self.take_place(&mut tx, &mut vm, &placed, reach).await?;
+        self.put(tx, &before, &vm, &placed).await
+    }
+
+    /// What hosts offer, and where a VM would be reached on the one that takes it.
+    pub(super) async fn prospect(&self, seen: &Seen) -> Result<(Offers, Option<Reach>), StepError> {
+        let mut offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
+        let reached = loop {
+            let Ok(Placed { host, .. }) = self.choice(seen, &offers).await? else { break None };
+            let reached = self.free_reach(&seen.vm.machine, host).await?;
+            let Err(missing) = reached else { break reached.ok() };
+            // Another one may have what this one lacks.
+            let Some(offer) = offers.get_mut(&host) else { break None };
+            offer.lacks_network = Some(missing);
         };
-        if let Some(slot) = slot
-            && machine::slot_is_held(&mut tx, placed.host, slot, before.machine.id).await?
+        Ok((offers, reached))
+    }
+
+    /// Where a VM is reached on the host that takes it, if that was looked for there and nobody was quicker.
+    pub(super) async fn still_free(
+        &self,
+        tx: &mut Tx,
+        before: &VmRow,
+        placed: &Placed,
+        reached: Option<Reach>,
+    ) -> Result<Option<Reach>, StepError> {
+        let Some(reach) = reached.filter(|reach| reach.host == placed.host) else { return Ok(None) };
+        if let Some(slot) = reach.slot
+            && machine::slot_is_held(&mut *tx, placed.host, slot, before.machine.id).await?
         {
-            // Somebody was quicker: another one is looked for.
-            return Ok(());
+            return Ok(None);
         }
-        if let Some(address) = pool_address
-            && machine::pool_address_is_held(&mut tx, placed.host, address, before.machine.id).await?
+        if let Some(address) = reach.pool_address
+            && machine::pool_address_is_held(&mut *tx, placed.host, address, before.machine.id).await?
         {
-            return Ok(());
+            return Ok(None);
         }
-        self.take_place(tx, before, &placed, (address, slot, pool_address)).await
+        Ok(Some(reach))
     }
 
     /// The host that a VM would be put onto now, or why none takes it.
@@ -70,31 +87,35 @@ impl VmLife {
         Ok(capacity::place(&mut tx, &seen.vm, offers, &self.vms).await?)
     }
 
-    /// Writes that a VM has its place on a host, with its disks.
-    async fn take_place(
+    /// Has a VM have its place on a host, with its disks.
+    pub(super) async fn take_place(
         &self,
-        mut tx: Tx,
-        before: VmRow,
+        tx: &mut Tx,
+        vm: &mut VmRow,
         placed: &Placed,
-        (address, slot, pool_address): (Ipv4Addr, Option<i64>, Option<IpAddr>),
+        Reach { address, slot, pool_address, .. }: Reach,
     ) -> Result<(), StepError> {
-        let (mut vm, now) = (before.clone(), self.vms.clock().now());
         (vm.machine.slot, vm.machine.pool_address) = (slot, pool_address);
-        machine::reserve(&mut tx, placed.host, placed.room, slice::from_mut(&mut vm.machine)).await?;
-        machine_gpu::reserve(&mut tx, placed.host, vm.machine.id, &placed.devices).await?;
+        machine::reserve(&mut *tx, placed.host, placed.room, slice::from_mut(&mut vm.machine)).await?;
+        machine_gpu::reserve(&mut *tx, placed.host, vm.machine.id, &placed.devices).await?;
         (vm.machine.address, vm.machine.ssh_port) = (Some(address), None);
-        let ports = self.vms.inbound(&vm)?;
-        note_reach(&mut vm, &ports);
-        let disks = disk::place_all(&mut tx, vm.id, placed.host, now).await?;
+        let ports = self.vms.inbound(vm)?;
+        note_reach(vm, &ports);
+        let disks = disk::place_all(tx, vm.id, placed.host, self.vms.clock().now()).await?;
         // Told in the same breath, since it begins at once.
-        vm.message = disks.first().map(making).or(vm.message);
+        vm.message = disks.first().map(making).or(vm.message.take());
+        Ok(())
+    }
+
+    /// Writes that a VM was put onto a host, and wakes whoever brings its disks.
+    pub(super) async fn put(&self, mut tx: Tx, before: &VmRow, vm: &VmRow, placed: &Placed) -> Result<(), StepError> {
         if before.machine.host != Some(placed.host) {
-            let data = placed_event(placed.host, &placed.reason);
-            let subject = vm.id.to_string();
+            let (subject, data) = (vm.id.to_string(), placed_event(placed.host, &placed.reason));
+            let now = self.vms.clock().now();
             event::emit_to_administrators(&mut tx, vm.project, "vm.placed", &subject, &data, now).await?;
         }
-        self.write(&mut tx, &before, &vm).await?;
-        disk_travel::wake(&mut tx, &vm).await?;
+        self.write(&mut tx, before, vm).await?;
+        disk_travel::wake(&mut tx, vm).await?;
         Ok(tx.commit().await?)
     }
 
