@@ -89,6 +89,7 @@ const STEPS: &[Step] = steps![
     61 "0061" "joined_hosts",
     62 "0062" "disks_on_hosts",
     67 "0067" "drained_hosts",
+    68 "0068" "disks_under_way",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

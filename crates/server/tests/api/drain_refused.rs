@@ -1,17 +1,21 @@
 //! VMs whose host is drained, and that cannot leave it, or whose disks cannot follow: they stay, or say why, and nothing of
 //! another one's is taken.
 
-use berth_testkit::Caller;
+use berth_host::EngineError;
+use berth_testkit::{Caller, JoinedHost, Platform};
 use futures::StreamExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::drain::{drain, has_left, on_beta, verb};
+use crate::drain::{MEMORY_MB, drain, has_left, is_here, off_on_beta, on_beta, verb};
 use crate::event::client;
 use crate::fleet::{host, leave, two};
 use crate::host::told;
 
+const HOSTS: &str = "/api/v1/admin/hosts";
 /// What a VM of these tests has.
 const VM_MEMORY_MB: i64 = 512;
+/// Longer than a VM may be on its way.
+const LATE: i64 = 301;
 
 /// The statuses that a VM had until it was in this one.
 async fn statuses(admin: &Caller, id: &str, last: &str) -> Vec<String> {
@@ -24,6 +28,24 @@ async fn statuses(admin: &Caller, id: &str, last: &str) -> Vec<String> {
         }
     }
     all
+}
+
+/// Lets the time pass of a VM that waits for a disk which cannot be brought; why it failed.
+async fn fails(platform: &Platform, id: &str, root: &str) -> String {
+    let admin = &platform.admin;
+    let path = format!("/root_disks/{root}");
+    let says = async |admin: Caller| {
+        let message = admin.get(&path).await.body["message"].clone();
+        message.as_str().is_some_and(|text| text.starts_with("it cannot be brought to the host of its VM"))
+    };
+    admin.until("a reason", says).await;
+    assert_eq!(admin.get(&format!("/vms/{id}")).await.body["status"], "restarting");
+    platform.advance(LATE);
+    admin.reaches(id, "failed").await["message"].as_str().expect("a reason").to_owned()
+}
+
+async fn uncordon(admin: &Caller, beta: &JoinedHost) {
+    assert_eq!(admin.act(&format!("{HOSTS}/{}/uncordon", beta.id)).await.status, 202);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,4 +69,123 @@ async fn one_that_finds_its_place_taken_goes_on_where_it_was() {
         let all = statuses(admin, id, "stopped").await;
         assert!(!all.contains(&"failed".to_owned()), "{all:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_disk_cannot_be_sent_fails_with_the_reason_and_goes_on_once_it_is_started() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, root) = on_beta(admin, &beta, "web").await;
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.refuse("export", EngineError::NoCapacity("no room for a copy".into()));
+    drain(admin, &beta, "?restart=true").await;
+    let why = fails(&platform, &id, &root).await;
+    assert_eq!(why, "it cannot be brought to the host of its VM: no room for a copy");
+    beta.engine.allow("export");
+    verb(admin, &id, "start", "running").await;
+    is_here(&platform, &beta, &id, &root).await;
+    assert_eq!(admin.get(&format!("/root_disks/{root}")).await.body["message"], Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_disk_was_on_a_host_that_will_not_come_back_waits_no_longer() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, root) = on_beta(admin, &beta, "web").await;
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.hold("export");
+    drain(admin, &beta, "?restart=true").await;
+    admin.until("a travel", async |_| beta.engine.waiting() > 0).await;
+    let (engine, gone) = (beta.engine.clone(), beta.id.clone());
+    drop(beta);
+    assert_eq!(admin.delete(&format!("{HOSTS}/{gone}?lost=true")).await.status, 204);
+    engine.let_go();
+    let why = fails(&platform, &id, &root).await;
+    assert!(why.contains("will not come back"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_on_its_way_goes_back_where_its_disk_is_once_that_takes_it_again() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, root) = off_on_beta(admin, &beta, "web").await;
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.refuse("export", EngineError::Transient("not now".into()));
+    drain(admin, &beta, "").await;
+    has_left(admin, &beta, &id).await;
+    let path = format!("/root_disks/{root}");
+    let is_under_way = async |admin: Caller| !admin.get(&path).await.body["message"].is_null();
+    admin.until("a travel", is_under_way).await;
+    uncordon(admin, &beta).await;
+    leave(&platform.engine, 0);
+    verb(admin, &id, "start", "running").await;
+    assert_eq!(host(admin, &id).await, json!(beta.id));
+    let is_at_rest = async |admin: Caller| admin.get(&path).await.body["message"].is_null();
+    admin.until("its rest", is_at_rest).await;
+    assert!(beta.engine.disk_gb(&root).is_some() && platform.engine.disk_gb(&root).is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_disks_come_than_a_host_has_room_for() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let all = [off_on_beta(admin, &beta, "one").await, off_on_beta(admin, &beta, "two").await];
+    leave(&platform.engine, MEMORY_MB);
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 30);
+    beta.engine.hold("export");
+    drain(admin, &beta, "").await;
+    let stays = told(admin, "vm.unplaced").await.subject;
+    let (goes, root) = all.iter().find(|(id, _)| *id != stays).expect("another one");
+    has_left(admin, &beta, goes).await;
+    beta.engine.let_go();
+    is_here(&platform, &beta, goes, root).await;
+    assert_eq!(host(admin, &stays).await, json!(beta.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_arrived_of_a_vm_takes_its_place_once() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, root) = on_beta(admin, &beta, "web").await;
+    verb(admin, &id, "stop", "stopped").await;
+    leave(&platform.engine, MEMORY_MB);
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 30);
+    beta.engine.refuse(&format!("export {root}"), EngineError::Transient("not now".into()));
+    drain(admin, &beta, "").await;
+    let data = admin.get(&format!("/vms/{id}")).await.body["data_disks"][0]["id"].as_str().expect("an id").to_owned();
+    admin.until("the data disk", async |_| beta.engine.disk_gb(&data).is_none()).await;
+    assert_eq!((platform.engine.disk_gb(&data), platform.engine.disk_gb(&root)), (Some(10), None));
+    assert_eq!(admin.act(&format!("/vms/{id}/start")).await.status, 202);
+    let has_place = async |admin: Caller| !admin.get(&format!("/vms/{id}")).await.body["public_ip"].is_null();
+    admin.until("its place", has_place).await;
+    beta.engine.allow(&format!("export {root}"));
+    admin.reaches(&id, "running").await;
+    is_here(&platform, &beta, &id, &root).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_shut_down_whose_disks_could_not_be_sent_or_boot() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, _) = on_beta(admin, &beta, "web").await;
+    leave(&platform.engine, MEMORY_MB);
+    let began = beta.engine.spec(&id).map(|spec| spec.generation);
+    beta.engine.set_capacity(|capacity| capacity.disk_free = false);
+    drain(admin, &beta, "?restart=true").await;
+    let why = told(admin, "vm.unplaced").await.data["reason"].clone();
+    assert!(why.as_str().is_some_and(|why| why.contains("no room for copies of its disks")), "{why}");
+    assert_eq!(admin.reaches(&id, "running").await["host_id"], json!(beta.id));
+    assert_eq!(beta.engine.spec(&id).map(|spec| spec.generation), began);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_takes_no_root_disk_whose_image_it_does_not_have() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (id, _) = off_on_beta(admin, &beta, "web").await;
+    leave(&platform.engine, MEMORY_MB);
+    platform.engine.lose_image("micro");
+    drain(admin, &beta, "").await;
+    assert_eq!(told(admin, "vm.unplaced").await.subject, id);
+    assert_eq!(host(admin, &id).await, json!(beta.id));
 }

@@ -103,14 +103,18 @@ impl Life for DiskLife {
         }
     }
 
-    async fn rest(&self, Seen { disk, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        if disk.work_at == until {
+    async fn rest(&self, Seen { disk, to, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        let was_to_go = to.is_none() && disk.to.is_some();
+        if disk.work_at == until && !was_to_go {
             return Ok(());
         }
         record(&self.vms, disk.id, |now, _| {
             // A wish that came in meanwhile wants another look.
             if (now.status, now.updated_at) == (disk.status, disk.updated_at) {
                 now.work_at = until;
+                if was_to_go {
+                    disk_travel::stay(now);
+                }
             }
         })
         .await
