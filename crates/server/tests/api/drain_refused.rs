@@ -189,3 +189,24 @@ async fn a_host_takes_no_root_disk_whose_image_it_does_not_have() {
     assert_eq!(told(admin, "vm.unplaced").await.subject, id);
     assert_eq!(host(admin, &id).await, json!(beta.id));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_shut_down_once_the_word_is_taken_back() {
+    for word in ["uncordon", "drain"] {
+        let (platform, beta) = two().await;
+        let admin = &platform.admin;
+        let (id, _) = on_beta(admin, &beta, "web").await;
+        let began = beta.engine.spec(&id).expect("a machine").generation;
+        leave(&platform.engine, MEMORY_MB);
+        platform.engine.hold("capacity");
+        drain(admin, &beta, "?restart=true").await;
+        admin.until("a look for another host", async |_| platform.engine.waiting() == 1).await;
+        assert_eq!(admin.act(&format!("{HOSTS}/{}/{word}", beta.id)).await.status, 202);
+        platform.engine.let_go();
+        // What its worker does next it does after what was under way.
+        verb(admin, &id, "stop", "stopped").await;
+        let all = statuses(admin, &id, "stopped").await;
+        assert!(!all.contains(&"restarting".to_owned()), "{word}: {all:?}");
+        assert_eq!(beta.engine.spec(&id).map_or(began, |spec| spec.generation), began, "{word}");
+    }
+}

@@ -332,11 +332,11 @@ pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     .await
 }
 
-/// VMs that are to leave a host that is not drained any more.
+/// VMs that are to leave a host that is not drained any more, or not of those that run.
 pub async fn leaving_for_nothing(on: impl On) -> Result<Vec<VmRow>, DbError> {
     let for_nothing = sql(select!(
         " WHERE vms.leaves = 1 AND vms.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts h \
-         WHERE h.id = m.host_id AND h.removed_at IS NULL AND h.drain IS NOT NULL)"
+         WHERE h.id = m.host_id AND h.removed_at IS NULL AND (h.drain = 'all' OR (h.drain = 'off' AND vms.status <> 'running')))"
     ));
     for_nothing.fetch_all(on).await
 }

@@ -5,13 +5,14 @@
 //! and their own workers bring them (`disk_travel`); a VM that is to run waits for them. A VM that no other host takes stays,
 //! and is asked to leave again later (`reconcile::drain`).
 
+use berth_domain::host::Drain;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
 
 use super::record::{apply, still};
 use super::{Seen, VmLife};
 use crate::db::{Tx, event, machine_gpu};
-use crate::services::placement::Refusal;
+use crate::services::placement::{Refusal, drain_of};
 use crate::services::vm::reconcile::capacity::{self, Offers};
 use crate::services::vm::reconcile::{StepError, fault};
 use crate::services::vm::store::vm::VmRow;
@@ -25,6 +26,9 @@ impl VmLife {
         }
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(()) };
+        if drain_of(&mut tx, before.machine.host).await? != Some(Drain::All) {
+            return self.keep(tx, &before, seen).await;
+        }
         if let Err(refusal) = capacity::place(&mut tx, &before, &offers, &self.vms).await? {
             drop(tx);
             return self.stay(seen, &refusal).await;
@@ -56,9 +60,12 @@ impl VmLife {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(()) };
         let from = before.machine.host;
+        if drain_of(&mut tx, from).await?.is_none() {
+            return self.keep(tx, &before, seen).await;
+        }
         let Ok(placed) = capacity::place(&mut tx, &before, &offers, &self.vms).await? else { return Ok(()) };
         let reach = self.still_free(&mut tx, &before, &placed, reached).await?;
-        if runs && reach.is_none() {
+        if from == Some(placed.host) || runs && reach.is_none() {
             // What was decided for an older state is decided anew.
             return Ok(());
         }
@@ -79,7 +86,7 @@ impl VmLife {
         Some(Refusal::everywhere(why.to_owned()))
     }
 
-    /// Has a VM stay.
+    /// Has a VM stay whose host is not drained any more, or not of those that run.
     async fn keep(&self, mut tx: Tx, before: &VmRow, seen: &Seen) -> Result<(), StepError> {
         let vm = VmRow { leaves: false, work_at: Some(seen.now), ..before.clone() };
         self.write(&mut tx, before, &vm).await?;
