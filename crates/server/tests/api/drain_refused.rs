@@ -1,6 +1,9 @@
 //! VMs whose host is drained, and that cannot leave it, or whose disks cannot follow: they stay, or say why, and nothing of
 //! another one's is taken.
 
+use std::time::Duration;
+
+use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
 use berth_testkit::{Caller, JoinedHost, Platform};
 use futures::StreamExt;
@@ -16,6 +19,8 @@ const HOSTS: &str = "/api/v1/admin/hosts";
 const VM_MEMORY_MB: i64 = 512;
 /// Longer than a VM may be on its way.
 const LATE: i64 = 301;
+/// In which time a second passes.
+const PACE: Duration = Duration::from_millis(50);
 
 /// The statuses that a VM had until it was in this one.
 async fn statuses(admin: &Caller, id: &str, last: &str) -> Vec<String> {
@@ -209,4 +214,32 @@ async fn nothing_is_shut_down_once_the_word_is_taken_back() {
         assert!(!all.contains(&"restarting".to_owned()), "{word}: {all:?}");
         assert_eq!(beta.engine.spec(&id).map_or(began, |spec| spec.generation), began, "{word}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_do_not_answer_keep_no_other_from_leaving() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let (one, _) = on_beta(admin, &beta, "one").await;
+    let (two, _) = on_beta(admin, &beta, "two").await;
+    let (three, root) = on_beta(admin, &beta, "three").await;
+    for id in [&one, &two] {
+        beta.engine.happen(id, Machine::Unresponsive);
+    }
+    leave(&platform.engine, MEMORY_MB);
+    drain(admin, &beta, "?restart=true").await;
+    // The service looks every two seconds of any clock, and asks again after two minutes of its own.
+    let passes = async {
+        for _ in 0..LATE {
+            platform.advance(1);
+            tokio::time::sleep(PACE).await;
+        }
+    };
+    let told = tokio::select! {
+        told = told(admin, "vm.unplaced") => told,
+        () = passes => panic!("nobody is told"),
+    };
+    assert!([&one, &two].contains(&&told.subject), "{told:?}");
+    is_here(&platform, &beta, &three, &root).await;
+    assert_eq!(host(admin, &one).await, json!(beta.id));
 }
