@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
-use berth_testkit::{Caller, JoinedHost, Platform};
+use berth_testkit::{Caller, JoinedHost, Platform, vm};
 use futures::StreamExt;
 use serde_json::{Value, json};
 
@@ -51,6 +51,20 @@ async fn fails(platform: &Platform, id: &str, root: &str) -> String {
 
 async fn uncordon(admin: &Caller, beta: &JoinedHost) {
     assert_eq!(admin.act(&format!("{HOSTS}/{}/uncordon", beta.id)).await.status, 202);
+}
+
+/// Two machines of one network on the host that joined, of which the first is a VM that could leave.
+async fn in_network(admin: &Caller, names: [&str; 2]) -> [String; 2] {
+    let lan = admin.post("/networks", json!({"name": "lan"})).await.id();
+    let mut all = Vec::new();
+    for name in names {
+        let mut body = vm(name);
+        body["network_ids"] = json!([lan]);
+        let id = admin.create_vm(body).await;
+        admin.reaches(&id, "running").await;
+        all.push(id);
+    }
+    all.try_into().expect("two")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,4 +256,28 @@ async fn those_that_do_not_answer_keep_no_other_from_leaving() {
     assert!([&one, &two].contains(&&told.subject), "{told:?}");
     is_here(&platform, &beta, &three, &root).await;
     assert_eq!(host(admin, &one).await, json!(beta.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_is_not_torn_apart_by_what_cannot_leave() {
+    for (how, its) in [("", "off"), ("?restart=true", "running")] {
+        let (platform, beta) = two().await;
+        let admin = &platform.admin;
+        let [goes, suspended] = in_network(admin, ["goes", "suspended"]).await;
+        verb(admin, &suspended, "suspend", "suspended").await;
+        if its == "off" {
+            verb(admin, &goes, "stop", "stopped").await;
+        }
+        leave(&platform.engine, MEMORY_MB);
+        drain(admin, &beta, how).await;
+        assert_eq!(told(admin, "vm.unplaced").await.subject, goes);
+        assert_eq!(host(admin, &goes).await, json!(beta.id), "{its}");
+        verb(admin, &suspended, "stop", "stopped").await;
+        admin
+            .until("both", async |admin: Caller| {
+                platform.advance(1);
+                host(&admin, &goes).await != json!(beta.id) && host(&admin, &suspended).await != json!(beta.id)
+            })
+            .await;
+    }
 }
