@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::drain::{MEMORY_MB, drain, has_left, is_here, off_on_beta, on_beta, verb};
 use crate::event::client;
-use crate::fleet::{host, leave, two};
+use crate::fleet::{disk, host, leave, two};
 use crate::host::told;
 
 const HOSTS: &str = "/api/v1/admin/hosts";
@@ -279,5 +279,50 @@ async fn a_network_is_not_torn_apart_by_what_cannot_leave() {
                 host(&admin, &goes).await != json!(beta.id) && host(&admin, &suspended).await != json!(beta.id)
             })
             .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disks_that_are_under_way_keep_no_other_disk_waiting() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    for number in 0..9 {
+        off_on_beta(admin, &beta, &format!("vm-{number}")).await;
+    }
+    leave(&platform.engine, MEMORY_MB);
+    beta.engine.hold("export");
+    drain(admin, &beta, "").await;
+    let have_left = async |admin: Caller| {
+        let vms = admin.get("/vms").await.body["data"].clone();
+        vms.as_array().expect("VMs").iter().all(|vm| vm["host_id"] != json!(beta.id))
+    };
+    admin.until("nine on their way", have_left).await;
+    admin.until("a way", async |_| beta.engine.waiting() > 0).await;
+    disk(admin, "other").await;
+    assert_eq!(beta.engine.waiting(), 1, "the other way is for what is waited for");
+    let path = format!("{HOSTS}/{}", beta.id);
+    let holds = json!({"machines": 0, "disks": 9, "images": 0});
+    assert_eq!(admin.get(&path).await.body["holds"], holds);
+    beta.engine.let_go();
+    let next = async |admin: Caller| admin.get(&path).await.body["holds"]["disks"].as_i64() < Some(8);
+    admin.until("the next ones", next).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_passes_through_the_service_than_it_has_room_for() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let all = [on_beta(admin, &beta, "one").await, on_beta(admin, &beta, "two").await];
+    leave(&platform.engine, MEMORY_MB);
+    // A file of a disk has 300,000.
+    platform.engine.set_capacity(|capacity| capacity.room_bytes = 400_000);
+    platform.engine.hold("bring_disk");
+    drain(admin, &beta, "?restart=true").await;
+    admin.until("another try", async |_| beta.engine.exports() >= 3 && platform.engine.waiting() > 0).await;
+    assert_eq!((platform.engine.waiting(), platform.engine.staged().len()), (1, 1));
+    platform.engine.let_go();
+    for (id, root) in &all {
+        is_here(&platform, &beta, id, root).await;
+        admin.reaches(id, "running").await;
     }
 }

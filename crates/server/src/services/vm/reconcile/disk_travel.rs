@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use berth_domain::hex;
 use berth_domain::ids::HostId;
+use berth_domain::vm::model::Want;
 use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_host::EngineError;
 use berth_host::vm::{BroughtDisk, Engine, ExportSource, Exported};
@@ -33,11 +34,21 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// What the owner of a disk is told that is being brought to its VM.
 const UNDER_WAY: &str = "being brought to the host of its VM";
 
-/// The host that a disk is to be brought to; none where it lies on its VM's, or where that is on none.
-pub(super) async fn wanted(vms: &Vms, disk: &DiskRow) -> Result<Option<HostId>, StepError> {
+/// Where a disk is to be brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// The host.
+    pub host: HostId,
+    /// Whether its VM is to run, and waits for it.
+    pub is_awaited: bool,
+}
+
+/// Where a disk is to be brought; none where it lies on its VM's host, or where that is on none.
+pub(super) async fn wanted(vms: &Vms, disk: &DiskRow) -> Result<Option<Goal>, StepError> {
     let (DiskStatus::Ready, Some(vm)) = (disk.status, disk.vm) else { return Ok(None) };
-    let machine = store::vm::peek(vms.db(), vm).await?.and_then(|vm| vm.machine.host);
-    Ok(machine.filter(|_| disk.is_elsewhere(machine)))
+    let Some(vm) = store::vm::peek(vms.db(), vm).await? else { return Ok(None) };
+    let host = vm.machine.host.filter(|_| disk.is_elsewhere(vm.machine.host));
+    Ok(host.map(|host| Goal { host, is_awaited: vm.want == Want::Run }))
 }
 
 /// Has the workers of a VM's disks look at those that lie on another host than the VM. Where it goes from host to host, the
@@ -58,8 +69,10 @@ pub(super) async fn wake(tx: &mut Tx, vm: &VmRow) -> Result<(), StepError> {
 }
 
 /// Brings a disk to a host. Where it cannot be, whatever is tried, it says so, and its VM does not wait for ever.
-pub(super) async fn travel(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), StepError> {
-    let travelled = go(vms, disk, to).await;
+pub(super) async fn travel(vms: &Vms, disk: &DiskRow, goal: Goal) -> Result<(), StepError> {
+    // Somebody else may have taken the last one: then it waits.
+    let Some(_way) = vms.ways().enter(goal.is_awaited) else { return Ok(()) };
+    let travelled = go(vms, disk, goal.host).await;
     if let Err(StepError::Engine(error)) = &travelled
         && error.is_final()
     {
@@ -184,10 +197,13 @@ async fn bring(
         return Err(EngineError::Transient("the host says more of the disk than that can have".into()).into());
     }
     // The file passes through the service's own disk.
-    if vms.engine().capacity().await?.room_bytes < i64::try_from(about.bytes).unwrap_or(i64::MAX) {
-        let missing = "the disk of the service has no room for what is brought from host to host";
+    let (bytes, room) = (i64::try_from(about.bytes).unwrap_or(i64::MAX), vms.engine().capacity().await?.room_bytes);
+    let missing = "the disk of the service has no room for what is brought from host to host";
+    if room < bytes {
         return Err(EngineError::NoCapacity(missing.into()).into());
     }
+    let passing = vms.ways().pass(bytes, room);
+    let _passing = passing.ok_or_else(|| EngineError::Transient(format!("{missing} beside what is under way")))?;
     fetch(source, &of, &about, file).await?;
     fault("disk", "travel", "fetched").await?;
     // What took long may be for nothing by now, and the disk be there that counts.
