@@ -60,6 +60,9 @@ pub struct HostHolds {
     pub disks: i64,
     /// Images of projects.
     pub images: i64,
+    /// Of these disks, those whose VM is on another host by now: they follow it. An older service does not say.
+    #[serde(default)]
+    pub leaving: i64,
 }
 
 /// A GPU of a host.

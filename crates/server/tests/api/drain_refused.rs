@@ -53,43 +53,6 @@ async fn uncordon(admin: &Caller, beta: &JoinedHost) {
     assert_eq!(admin.act(&format!("{HOSTS}/{}/uncordon", beta.id)).await.status, 202);
 }
 
-/// Two machines of one network on the host that joined, of which the first is a VM that could leave.
-async fn in_network(admin: &Caller, names: [&str; 2]) -> [String; 2] {
-    let lan = admin.post("/networks", json!({"name": "lan"})).await.id();
-    let mut all = Vec::new();
-    for name in names {
-        let mut body = vm(name);
-        body["network_ids"] = json!([lan]);
-        let id = admin.create_vm(body).await;
-        admin.reaches(&id, "running").await;
-        all.push(id);
-    }
-    all.try_into().expect("two")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_that_finds_its_place_taken_goes_on_where_it_was() {
-    let (platform, beta) = two().await;
-    let admin = &platform.admin;
-    let all = [on_beta(admin, &beta, "one").await.0, on_beta(admin, &beta, "two").await.0];
-    leave(&platform.engine, VM_MEMORY_MB);
-    beta.engine.hold("export");
-    drain(admin, &beta, "?restart=true").await;
-    let stays = told(admin, "vm.unplaced").await.subject;
-    let goes = all.iter().find(|id| **id != stays).expect("another one");
-    has_left(admin, &beta, goes).await;
-    beta.engine.let_go();
-    for id in &all {
-        admin.reaches(id, "running").await;
-    }
-    assert_eq!(host(admin, &stays).await, json!(beta.id));
-    for id in &all {
-        verb(admin, id, "stop", "stopped").await;
-        let all = statuses(admin, id, "stopped").await;
-        assert!(!all.contains(&"failed".to_owned()), "{all:?}");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn one_whose_disk_cannot_be_sent_fails_with_the_reason_and_goes_on_once_it_is_started() {
     let (platform, beta) = two().await;
@@ -183,6 +146,29 @@ async fn what_has_arrived_of_a_vm_takes_its_place_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_finds_its_place_taken_goes_on_where_it_was() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let all = [on_beta(admin, &beta, "one").await.0, on_beta(admin, &beta, "two").await.0];
+    leave(&platform.engine, VM_MEMORY_MB);
+    beta.engine.hold("export");
+    drain(admin, &beta, "?restart=true").await;
+    let stays = told(admin, "vm.unplaced").await.subject;
+    let goes = all.iter().find(|id| **id != stays).expect("another one");
+    has_left(admin, &beta, goes).await;
+    beta.engine.let_go();
+    for id in &all {
+        admin.reaches(id, "running").await;
+    }
+    assert_eq!(host(admin, &stays).await, json!(beta.id));
+    for id in &all {
+        verb(admin, id, "stop", "stopped").await;
+        let all = statuses(admin, id, "stopped").await;
+        assert!(!all.contains(&"failed".to_owned()), "{all:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_shut_down_whose_disks_could_not_be_sent_or_boot() {
     let (platform, beta) = two().await;
     let admin = &platform.admin;
@@ -258,6 +244,20 @@ async fn those_that_do_not_answer_keep_no_other_from_leaving() {
     assert_eq!(host(admin, &one).await, json!(beta.id));
 }
 
+/// Two machines of one network on the host that joined, of which the first is a VM that could leave.
+async fn in_network(admin: &Caller, names: [&str; 2]) -> [String; 2] {
+    let lan = admin.post("/networks", json!({"name": "lan"})).await.id();
+    let mut all = Vec::new();
+    for name in names {
+        let mut body = vm(name);
+        body["network_ids"] = json!([lan]);
+        let id = admin.create_vm(body).await;
+        admin.reaches(&id, "running").await;
+        all.push(id);
+    }
+    all.try_into().expect("two")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_is_not_torn_apart_by_what_cannot_leave() {
     for (how, its) in [("", "off"), ("?restart=true", "running")] {
@@ -301,10 +301,10 @@ async fn disks_that_are_under_way_keep_no_other_disk_waiting() {
     disk(admin, "other").await;
     assert_eq!(beta.engine.waiting(), 1, "the other way is for what is waited for");
     let path = format!("{HOSTS}/{}", beta.id);
-    let holds = json!({"machines": 0, "disks": 9, "images": 0});
+    let holds = json!({"machines": 0, "disks": 9, "images": 0, "leaving": 9});
     assert_eq!(admin.get(&path).await.body["holds"], holds);
     beta.engine.let_go();
-    let next = async |admin: Caller| admin.get(&path).await.body["holds"]["disks"].as_i64() < Some(8);
+    let next = async |admin: Caller| admin.get(&path).await.body["holds"]["leaving"].as_i64() < Some(8);
     admin.until("the next ones", next).await;
 }
 

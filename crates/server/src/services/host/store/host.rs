@@ -182,11 +182,18 @@ pub struct Things {
     pub disks: i64,
     /// Images of projects.
     pub images: i64,
+    /// Of its disks, those whose VM is on another host by now: they follow it.
+    pub leaving: i64,
 }
 
 impl FromRow for Things {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self { machines: row.int("machines")?, disks: row.int("disks")?, images: row.int("images")? })
+        Ok(Self {
+            machines: row.int("machines")?,
+            disks: row.int("disks")?,
+            images: row.int("images")?,
+            leaving: row.int("leaving")?,
+        })
     }
 }
 
@@ -211,7 +218,9 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
     let counted = sql("SELECT (SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL) AS machines, \
          (SELECT COUNT(*) FROM disks WHERE host_id = $1 AND deleted_at IS NULL) \
          + (SELECT COUNT(*) FROM disk_snapshots WHERE host_id = $1 AND deleted_at IS NULL) AS disks, \
-         (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images");
+         (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images, \
+         (SELECT COUNT(*) FROM disks d JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' \
+         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving");
     counted.bind(id).fetch_one(on).await
 }
 

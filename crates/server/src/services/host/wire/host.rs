@@ -70,6 +70,8 @@ pub struct HoldsView {
     disks: i64,
     /// Images of projects.
     images: i64,
+    /// Of these disks, those whose VM is on another host by now: they follow it.
+    leaving: i64,
 }
 
 /// A change of a host; absent fields stay as they are.
@@ -198,7 +200,12 @@ impl HostView {
             name: row.name().to_owned(),
             state: row.state().as_str(),
             drain: row.drain.map(Drain::as_str),
-            holds: HoldsView { machines: things.machines, disks: things.disks, images: things.images },
+            holds: HoldsView {
+                machines: things.machines,
+                disks: things.disks,
+                images: things.images,
+                leaving: things.leaving,
+            },
             joined: row.joined,
             version: row.version,
             trouble: row.trouble,
