@@ -66,6 +66,9 @@ pub struct HostHolds {
     /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
     #[serde(default)]
     pub layers: i64,
+    /// Of these disks, those whose VM is on another host by now: they follow it. An older service does not say.
+    #[serde(default)]
+    pub leaving: i64,
 }
 
 /// A GPU of a host.

@@ -603,6 +603,9 @@ impl Engine for SimulatedEngine {
 
     async fn export(&self, of: &ExportSource) -> Result<Exported> {
         self.call("export").await?;
+        if let ExportSource::Disk { id, .. } = of {
+            self.call(&format!("export {id}")).await?;
+        }
         let mut world = self.world();
         world.exports += 1;
         Ok(exports::about(&world.flat(of)?))

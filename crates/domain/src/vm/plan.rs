@@ -86,6 +86,8 @@ pub struct Disk {
     pub grows: bool,
     /// Whether it lies on another host than the machine, and is being brought to it by its own worker.
     pub is_elsewhere: bool,
+    /// Since when it cannot be brought, for the reason that its message says.
+    pub stuck_since: Option<Timestamp>,
     /// Whether it comes or goes while its machine runs, and since when.
     pub moving: Option<(Move, Timestamp)>,
     /// The first of its snapshots that are to be made, or to be given up.
@@ -307,9 +309,8 @@ fn ready_poll(s: &Snapshot) -> i64 {
 }
 
 fn bring_up(s: &Snapshot) -> Step {
-    // Bringing a disk from another host takes as long as that is large.
-    if overdue(s) && !is_up(s) && !s.disks.iter().any(|disk| disk.is_elsewhere) {
-        return try_again_or_fail(s);
+    if let Some(step) = is_late(s).filter(|_| !is_up(s)) {
+        return step;
     }
     if s.ending {
         return end(s);
@@ -424,9 +425,25 @@ fn changes(s: &Snapshot) -> Option<Step> {
 
 /// Whether the deadline passed, of the time in which a service ran.
 fn overdue(s: &Snapshot) -> bool {
-    let since = s.since.max(s.served_since);
+    overdue_from(s, s.since)
+}
+
+/// The same, where it did not begin before this.
+fn overdue_from(s: &Snapshot, since: Timestamp) -> bool {
+    let since = since.max(s.served_since);
     let from = s.start_after.map_or(since, |at| at.max(since));
     s.deadlines.of(s.status).is_some_and(|seconds| s.now >= from.plus_seconds(seconds))
+}
+
+/// What happens to one that is to run and does not in time. Bringing a disk from another host takes as long as that is
+/// large, and no deadline passes meanwhile; but where it cannot be brought, its VM does not wait for ever.
+fn is_late(s: &Snapshot) -> Option<Step> {
+    let mut elsewhere = s.disks.iter().filter(|disk| disk.is_elsewhere).peekable();
+    if elsewhere.peek().is_none() {
+        return overdue(s).then(|| try_again_or_fail(s));
+    }
+    let stuck = elsewhere.find(|disk| disk.stuck_since.is_some_and(|at| overdue_from(s, s.since.max(at))))?;
+    Some(Step::Fail(stuck.message.clone().unwrap_or_else(|| late(s))))
 }
 
 /// What happens when a deadline passes: the first time the status begins again, then the VM fails.

@@ -59,6 +59,7 @@ impl World {
                 message: None,
                 grows: false,
                 is_elsewhere: false,
+                stuck_since: None,
                 moving: None,
                 snapshot: None,
             }],
@@ -492,6 +493,27 @@ fn a_disk_is_copied_before_its_machine_leaves_and_before_it_goes() {
     assert_eq!(next(&elsewhere), Step::SnapshotDisk(id), "it does not go before");
     world.settle();
     assert_eq!((world.s.status, world.s.leaves), (Status::Running, false));
+}
+
+#[test]
+fn one_whose_disk_cannot_be_brought_waits_for_its_deadline_alone() {
+    let mut world = World::new(RestartPolicy::Never, false);
+    world.settle();
+    (world.s.status, world.s.machine) = (Status::Restarting, Machine::Absent);
+    let since = world.s.since.plus_seconds(5000);
+    let message = Some("no room".to_owned());
+    let disk = Disk { is_elsewhere: true, stuck_since: Some(since), message, ..world.s.disks[0].clone() };
+    world.s.disks[0] = disk;
+    let at = |millis| {
+        let now = since.plus_seconds(DEADLINES.restarting).plus_millis(millis);
+        next(&Snapshot { now, ..world.s.clone() })
+    };
+    assert!(matches!(at(-1), Step::Wait(_)), "it was on its way before");
+    assert_eq!(at(0), Step::Fail("no room".into()));
+    let mut here = world.s.clone();
+    here.disks[0].is_elsewhere = false;
+    here.now = here.since;
+    assert_eq!(next(&here), Step::Start);
 }
 
 #[test]

@@ -91,6 +91,7 @@ const STEPS: &[Step] = steps![
     63 "0063" "replicas",
     65 "0065" "sandboxes_on_hosts",
     67 "0067" "drained_hosts",
+    68 "0068" "disks_under_way",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -111,6 +111,14 @@ pub async fn drained(on: impl On) -> Result<Vec<(HostId, Drain)>, DbError> {
     Ok(hosts.filter_map(|host| Some((host.id, host.drain?))).collect())
 }
 
+/// Which VMs leave a host; none where it is not drained.
+pub async fn drain_of(on: impl On, id: Option<HostId>) -> Result<Option<Drain>, DbError> {
+    match id {
+        Some(id) => Ok(host::find(on, id).await?.and_then(|host| host.drain)),
+        None => Ok(None),
+    }
+}
+
 impl Standing {
     /// A host as it stands, with what it says that it has.
     fn host<'a>(&'a self, now: Option<&Now<'a>>, overcommit: Overcommit) -> Host<'a> {

@@ -54,7 +54,7 @@ async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
     leave(&platform.engine, MEMORY_MB);
     let drained = drain(admin, &beta, "").await;
     assert_eq!((&drained["state"], &drained["drain"]), (&json!("draining"), &json!("off")));
-    assert_eq!(drained["holds"], json!({"machines": 2, "disks": 4, "images": 0, "layers": 0}));
+    assert_eq!(drained["holds"], json!({"machines": 2, "disks": 4, "images": 0, "layers": 0, "leaving": 0}));
     assert_eq!(admin.get(&format!("{HOSTS}?state=draining")).await.body["pagination"]["total_items"], 1);
     is_here(&platform, &beta, &off, &off_root).await;
     let stopped = admin.get(&format!("/vms/{off}")).await.body;
@@ -70,7 +70,7 @@ async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
     assert_eq!(running["message"], Value::Null);
     assert!(platform.engine.spec(&runs).is_some() && beta.engine.spec(&runs).is_none());
     let path = format!("{HOSTS}/{}", beta.id);
-    let empty = json!({"machines": 0, "disks": 0, "images": 0, "layers": 0});
+    let empty = json!({"machines": 0, "disks": 0, "images": 0, "layers": 0, "leaving": 0});
     admin.until("nothing is left", async |admin| admin.get(&path).await.body["holds"] == empty).await;
     assert_eq!(admin.delete(&path).await.status, 204);
     for id in [&off, &runs] {
@@ -124,7 +124,7 @@ async fn what_has_its_memory_on_the_host_stays_and_so_does_what_is_no_vms() {
     is_here(&platform, &beta, &id, &root).await;
     admin.reaches(&id, "running").await;
     let left = admin.get(&format!("{HOSTS}/{}", beta.id)).await.body["holds"].clone();
-    assert_eq!(left, json!({"machines": 0, "disks": 1, "images": 0, "layers": 0}), "the snapshot");
+    assert_eq!(left, json!({"machines": 0, "disks": 1, "images": 0, "layers": 0, "leaving": 0}), "the snapshot");
     let refused = admin.delete(&format!("{HOSTS}/{}", beta.id)).await;
     refused.refused(409, "conflict");
 }

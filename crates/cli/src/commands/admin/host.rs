@@ -144,7 +144,7 @@ pub async fn run(context: &Context, command: HostCommand) -> Result<()> {
 /// How long a drain is waited for, in seconds, unless it is said.
 const LONGEST_DRAIN: u64 = 3600;
 
-/// Drains a host; with `--wait` until it has no machine any more.
+/// Drains a host; with `--wait` until it has no machine any more, nor a disk of one that left.
 async fn drain(context: &Context, args: DrainArgs) -> Result<()> {
     let id = find_host(context, &args.host).await?.id;
     let mut host = context.client.drain_host(&id, args.restart).await?;
@@ -157,17 +157,25 @@ async fn drain(context: &Context, args: DrainArgs) -> Result<()> {
     row(context, &host)
 }
 
-/// What is left of a drain.
+/// What is left of a drain. A VM is on another host before its disks are, and needs this one until they have come.
 fn left(host: &Host, seconds: u64) -> Stage {
-    let (name, machines) = (&host.name, host.holds.machines);
-    if machines == 0 {
+    let counted = |count: i64, one: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        many => Some(format!("{many} {one}s")),
+    };
+    let (name, holds) = (&host.name, &host.holds);
+    let all: Vec<_> = counted(holds.machines, "machine").into_iter().chain(counted(holds.leaving, "disk")).collect();
+    let left = all.join(" and ");
+    if left.is_empty() {
         return Stage::Over;
     }
     Stage::Underway {
-        shown: format!("{name}: {machines} machines left"),
+        shown: format!("{name}: {left} left"),
         late: format!(
-            "{name} still has {machines} machines after {seconds} s. VMs that run leave with --restart; suspended VMs, and those \
-             that no other host has room for, stay. Look at them: berth admin vm list"
+            "{name} still has {left} after {seconds} s. VMs that run leave with --restart; suspended VMs, and those that no \
+             other host has room for, stay. Disks of VMs that left follow, or say why they cannot. Look at them: berth admin \
+             vm list"
         ),
     }
 }
@@ -243,6 +251,7 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
         ("disks", host.holds.disks.to_string()),
         ("images", host.holds.images.to_string()),
         ("layers of sandboxes", host.holds.layers.to_string()),
+        ("disks leaving", host.holds.leaving.to_string()),
         ("regions", host.region_ids.join(" ")),
         ("addresses", host.addresses.join(" ")),
         ("cpus", host.cpus.to_string()),
@@ -265,5 +274,36 @@ fn gpu(gpu: &HostGpu) -> String {
         (Some(owner), _) => format!("{model} at {address} (had by {owner})"),
         (None, Some(why)) => format!("{model} at {address} ({why})"),
         (None, None) => format!("{model} at {address}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_host_is_drained_once_it_has_no_machine_and_no_disk_of_one_that_left() {
+        let about = |machines: i64, leaving: i64| {
+            let host = json!({
+                "id": "one", "name": "beta", "region_ids": [], "addresses": [], "cpus": 1, "memory_mb": 1,
+                "memory_overcommit": {}, "gpus": [], "labels": {}, "state": "draining", "drain": "all",
+                "holds": {"machines": machines, "disks": 5, "images": 0, "leaving": leaving}, "joined": true,
+                "version": null, "trouble": null, "certificate_expires_at": null, "last_seen_at": "", "created_at": "",
+            });
+            match left(&serde_json::from_value(host).unwrap(), 60) {
+                Stage::Underway { shown, late } => Some((shown, late)),
+                Stage::Over => None,
+            }
+        };
+        for (machines, leaving, part) in
+            [(1, 0, "1 machine"), (0, 1, "1 disk"), (2, 3, "2 machines and 3 disks"), (1, 2, "1 machine and 2 disks")]
+        {
+            let (shown, late) = about(machines, leaving).unwrap();
+            assert_eq!(shown, format!("beta: {part} left"));
+            assert!(late.starts_with(&format!("beta still has {part} after 60 s.")), "{late}");
+        }
+        assert_eq!(about(0, 0), None);
     }
 }

@@ -22,6 +22,7 @@ pub mod store;
 mod told;
 mod travels;
 mod views;
+mod ways;
 pub mod wire;
 mod zone;
 
@@ -82,6 +83,7 @@ impl Vms {
             backup_failures: AtomicU64::new(0),
             travels: travels::Travels::default(),
             views: views::Views::default(),
+            ways: ways::Ways::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
             converting: Arc::new(Slots::new(CONVERSIONS)),
@@ -109,7 +111,7 @@ impl Vms {
     /// Its workers, until told to stop. They first look at every machine that should exist.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
-        self.drive(tasks, stop, reconcile::disk::DiskLife::new(self.clone()));
+        self.drive_with(tasks, stop, reconcile::disk::DiskLife::new(self.clone()), ways::WAYS);
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));
         self.drive_brought(tasks, stop);
@@ -130,15 +132,25 @@ impl Vms {
     }
 
     fn drive<L: Life>(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, life: L) -> Poker<L::Key> {
-        let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
-        lives.spawn(tasks, &self.inner.db, self.inner.config.workers)
+        self.drive_with(tasks, stop, life, 0)
     }
 
-    /// Whoever has a turn for hours keeps no worker from the others, which take places, end and go meanwhile.
+    /// The same, with workers for so many that have a turn for hours: those keep none from the others, which take places, end
+    /// and go meanwhile.
+    fn drive_with<L: Life>(
+        &self,
+        tasks: &mut JoinSet<()>,
+        stop: &CancellationToken,
+        life: L,
+        turns: usize,
+    ) -> Poker<L::Key> {
+        let lives = Lifecycle::new(life, self.inner.clock.clone(), stop.clone());
+        lives.spawn(tasks, &self.inner.db, self.inner.config.workers + turns)
+    }
+
     fn drive_brought(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         let life = reconcile::brought_disk::BroughtDiskLife::new(self.clone());
-        let workers = self.inner.config.workers + self.restoring().count() + self.converting().count();
-        Lifecycle::new(life, self.inner.clock.clone(), stop.clone()).spawn(tasks, &self.inner.db, workers);
+        self.drive_with(tasks, stop, life, self.restoring().count() + self.converting().count());
     }
 
     /// Waits until no machine of the service's own host is stopping or being suspended any more; whether that was so in time.

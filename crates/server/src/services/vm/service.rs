@@ -18,6 +18,7 @@ use super::carrying::Carrying;
 use super::depot::Depot;
 use super::slots::Slots;
 use super::travels::Travels;
+use super::ways::Ways;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog};
 use crate::db::Db;
@@ -44,6 +45,7 @@ pub(super) struct Inner {
     pub backup_failures: AtomicU64,
     pub travels: Travels,
     pub views: views::Views,
+    pub ways: Ways,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
     pub converting: Arc<Slots>,
@@ -87,6 +89,11 @@ impl Vms {
     /// Turns of those who bring backups back.
     pub(in crate::services::vm) fn restoring(&self) -> &Arc<Slots> {
         &self.inner.restoring
+    }
+
+    /// Ways between hosts.
+    pub(in crate::services::vm) fn ways(&self) -> &Ways {
+        &self.inner.ways
     }
 
     /// For how many days what no row owns is kept.

@@ -115,7 +115,7 @@ pub async fn remove(enrolment: &Enrolment, admin: &Person, id: HostId, lost: boo
     }
     let things = store::host::things(&mut tx, id).await?;
     if !things.is_none() && !lost {
-        let Things { machines, disks, images, layers } = things;
+        let Things { machines, disks, images, layers, .. } = things;
         let told = format!(
             "The host has {machines} machines, {disks} disks and snapshots, {images} images, and {layers} layers of sandboxes, \
              their snapshots and templates. Delete them first; if the host will not come back, type: berth admin host remove {id} --lost"

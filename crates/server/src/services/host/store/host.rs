@@ -187,6 +187,8 @@ pub struct Things {
     pub images: i64,
     /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
     pub layers: i64,
+    /// Of its disks, those whose VM is on another host by now: they follow it.
+    pub leaving: i64,
 }
 
 impl FromRow for Things {
@@ -196,6 +198,7 @@ impl FromRow for Things {
             disks: row.int("disks")?,
             images: row.int("images")?,
             layers: row.int("layers")?,
+            leaving: row.int("leaving")?,
         })
     }
 }
@@ -223,7 +226,9 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
          + (SELECT COUNT(*) FROM disk_snapshots WHERE host_id = $1 AND deleted_at IS NULL) AS disks, \
          (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images, \
          (SELECT COUNT(*) FROM sandbox_layers WHERE host_id = $1) \
-         + (SELECT COUNT(*) FROM sandbox_memories WHERE host_id = $1) AS layers");
+         + (SELECT COUNT(*) FROM sandbox_memories WHERE host_id = $1) AS layers, \
+         (SELECT COUNT(*) FROM disks d JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' \
+         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving");
     counted.bind(id).fetch_one(on).await
 }
 

@@ -75,6 +75,8 @@ pub struct HoldsView {
     images: i64,
     /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
     layers: i64,
+    /// Of these disks, those whose VM is on another host by now: they follow it.
+    leaving: i64,
 }
 
 /// A change of a host; absent fields stay as they are.
@@ -219,6 +221,7 @@ impl HostView {
                 disks: things.disks,
                 images: things.images,
                 layers: things.layers,
+                leaving: things.leaving,
             },
             joined: row.joined,
             service: row.service.map(Service::as_str),

@@ -40,7 +40,7 @@ pub(super) struct Offer {
 pub(super) type Offers = HashMap<HostId, Offer>;
 
 /// The host that a VM goes away from: its root disk is still there. None where it stays on its host, or has none yet.
-fn goes_from(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
+pub(super) fn goes_from(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
     let is_left_behind = |disk: &&DiskRow| disk.kind == DiskKind::Root && disk.is_elsewhere(vm.machine.host);
     let behind = disks.iter().find(is_left_behind).and_then(|disk| disk.host);
     behind.or_else(|| vm.machine.host.filter(|_| vm.leaves))
@@ -63,7 +63,10 @@ pub(super) async fn offers(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<O
     };
     let waited_for = stays_on.unwrap_or_else(|| vms.host());
     let said = asked.into_iter().map(async |(host, engines)| {
-        let offer = offer(&*engines.vm, vm, host == vms.host());
+        // Whether its files are whole the service's own host finds out when it clones the image. A disk that comes boots
+        // with them, and is cloned from none.
+        let is_taken_on_trust = host == vms.host() && goes_from(vm, disks).is_none();
+        let offer = offer(&*engines.vm, vm, (host == vms.host(), is_taken_on_trust));
         let offer = if host == waited_for {
             offer.await?
         } else {
@@ -80,15 +83,18 @@ pub(super) async fn offers(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<O
     Ok(try_join_all(said).await?.into_iter().flatten().collect())
 }
 
-async fn offer(engine: &dyn Engine, vm: &VmRow, is_own: bool) -> Result<Offer, EngineError> {
+async fn offer(
+    engine: &dyn Engine,
+    vm: &VmRow,
+    (is_own, is_taken_on_trust): (bool, bool),
+) -> Result<Offer, EngineError> {
     if !is_own {
         // What keeps it from running machines is in its row.
         engine.ready().map_err(EngineError::Transient)?;
     }
     let capacity = engine.capacity().await?;
     let gpus = if vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
-    // Whether its files are whole the service's own host finds out when it clones the image.
-    let has_image = is_own || engine.image(&vm.image_id).await?.is_some();
+    let has_image = is_taken_on_trust || engine.image(&vm.image_id).await?.is_some();
     Ok(Offer { capacity, gpus, has_image, lacks_network: None })
 }
 
@@ -111,9 +117,9 @@ pub(super) async fn place(
     };
     let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb);
     // The disks of one that goes from host to host follow it.
-    let follow = disks.iter().filter(|disk| disk.status == DiskStatus::Ready && goes_from.is_some());
-    let unmade = unmade.chain(follow.map(|disk| disk.extent.placed_gb)).sum();
-    let disk_gb = Some(unmade).filter(|unmade| *unmade > 0);
+    let follow: Vec<_> = disks.iter().filter(|disk| goes_from.is_some() && follows(disk)).collect();
+    let wanted = unmade.chain(follow.iter().map(|disk| disk.extent.placed_gb)).sum::<i64>();
+    let disk_gb = Some(wanted).filter(|wanted| *wanted > 0);
     let wish = Wish {
         kind: Kind::Vm,
         vcpu: vm.vcpu,
@@ -130,7 +136,11 @@ pub(super) async fn place(
     let mut now = HashMap::new();
     for (host, offer) in offers {
         let capacity = offer.capacity;
-        let disk = if disk_gb.is_some() { disk_of(&mut *tx, *host, capacity).await? } else { Disk::default() };
+        // Those that are there by now, or have their place there, are counted already.
+        let is_counted = |disk: &&&DiskRow| disk.host == Some(*host) || disk.has_place_on(*host, vm.machine.host);
+        let counted = follow.iter().filter(is_counted).map(|disk| disk.extent.placed_gb).sum::<i64>();
+        let mut disk = if wanted > counted { disk_of(&mut *tx, *host, capacity).await? } else { Disk::default() };
+        disk.sizes = disk.sizes.map(|(offered, placed)| (offered, placed - counted));
         let standing = Now {
             vcpu: Some(capacity.vcpu),
             memory_mb: capacity.memory_mb,
@@ -143,6 +153,21 @@ pub(super) async fn place(
         now.insert(*host, standing);
     }
     placement::place(tx, vms.host(), &wish, &now, vms.overcommit()).await
+}
+
+/// Whether a disk goes where its VM goes: it is there, or is made anew where that is.
+const fn follows(disk: &DiskRow) -> bool {
+    matches!(disk.status, DiskStatus::Ready | DiskStatus::Provisioning)
+}
+
+/// What keeps a VM's disks from being sent, as a sentence: a copy of each is made on the host that they leave, and passes
+/// through the service's own.
+pub(super) fn unsendable(vms: &Vms, offers: &Offers, from: HostId) -> Option<&'static str> {
+    let is_full = |host: &HostId| offers.get(host).is_some_and(|offer| !offer.capacity.disk_free);
+    if is_full(&from) {
+        return Some("the disk of its host has no room for copies of its disks");
+    }
+    is_full(&vms.host()).then_some("the disk of the service has no room for what is brought from host to host")
 }
 
 /// What a VM begins with.
@@ -223,6 +248,12 @@ pub(super) async fn shortage_of_disk(
     }
     let disk = disk_of(tx, host, capacity).await?;
     Ok(disk.lacks(Kind::Vm, unmade_gb).map(|why| why.for_owner()))
+}
+
+/// What a host lacks for a disk that has its place there.
+pub(super) fn fullness(capacity: Capacity) -> Option<String> {
+    let disk = Disk { is_full: !capacity.disk_free, sizes: None };
+    disk.lacks(Kind::Vm, 0).map(|why| why.for_owner())
 }
 
 /// What there is of a host's disk.

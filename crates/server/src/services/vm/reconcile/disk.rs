@@ -11,7 +11,8 @@ use berth_host::vm::{Aim, DiskSource, DiskSpec, Engine};
 
 use super::capacity::shortage_of_disk;
 use super::disk_snapshot::copy;
-use super::{StepError, disk_travel, fault};
+use super::disk_travel::{self, Goal};
+use super::{StepError, fault};
 use crate::db::{Signal, Tx};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
@@ -21,8 +22,9 @@ use crate::work::lifecycle::{Life, Next};
 /// What the owner of a disk is told whose guest does not let go of it.
 const KEPT: &str = "the guest did not let go of the disk, which stays attached; unmount it there, then detach it again";
 
-/// Seconds between two looks at a disk that is still copied into a snapshot before it is brought to another host.
-const COPIED: i64 = 5;
+/// Seconds between two looks at a disk that is still copied into a snapshot before it is brought to another host, or that
+/// waits for a way there.
+const WAITS: i64 = 2;
 
 /// The lives of disks.
 pub struct DiskLife {
@@ -35,8 +37,8 @@ pub struct Seen {
     disk: DiskRow,
     is_brought: bool,
     snapshot: Option<DiskSnapshotId>,
-    /// The host that it is to be brought to.
-    to: Option<HostId>,
+    /// Where it is to be brought.
+    to: Option<Goal>,
 }
 
 impl Life for DiskLife {
@@ -68,10 +70,11 @@ impl Life for DiskLife {
     }
 
     async fn plan(&self, Seen { disk, is_brought, snapshot, to }: &Seen) -> Result<Next<DiskStep>, StepError> {
-        if to.is_some() {
+        if let Some(goal) = to {
             // It is copied as it is before it goes.
-            let later = self.vms.clock().now().plus_seconds(COPIED);
-            return Ok(if snapshot.is_some() { Next::Rest(Some(later)) } else { Next::Take(DiskStep::Travel) });
+            let waits = snapshot.is_some() || !self.vms.ways().is_free(goal.is_awaited);
+            let later = self.vms.clock().now().plus_seconds(WAITS);
+            return Ok(if waits { Next::Rest(Some(later)) } else { Next::Take(DiskStep::Travel) });
         }
         if *is_brought {
             // Who makes it wakes this worker when that has ended.
@@ -95,7 +98,7 @@ impl Life for DiskLife {
                 None => Ok(()),
             },
             DiskStep::Travel => match to {
-                Some(to) => disk_travel::travel(&self.vms, disk, *to).await,
+                Some(goal) => disk_travel::travel(&self.vms, disk, *goal).await,
                 None => Ok(()),
             },
             DiskStep::Grow => grow(&self.vms, disk.id, None).await,
@@ -103,14 +106,18 @@ impl Life for DiskLife {
         }
     }
 
-    async fn rest(&self, Seen { disk, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
-        if disk.work_at == until {
+    async fn rest(&self, Seen { disk, to, .. }: &Seen, until: Option<Timestamp>) -> Result<(), StepError> {
+        let was_to_go = to.is_none() && disk.to.is_some();
+        if disk.work_at == until && !was_to_go {
             return Ok(());
         }
         record(&self.vms, disk.id, |now, _| {
             // A wish that came in meanwhile wants another look.
             if (now.status, now.updated_at) == (disk.status, disk.updated_at) {
                 now.work_at = until;
+                if was_to_go {
+                    disk_travel::stay(now);
+                }
             }
         })
         .await

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use berth_domain::hex;
 use berth_domain::ids::HostId;
+use berth_domain::vm::model::Want;
 use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_host::EngineError;
 use berth_host::vm::{BroughtDisk, Engine, ExportSource, Exported};
@@ -18,7 +19,7 @@ use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::capacity::shortage_of_disk;
+use super::capacity::{fullness, shortage_of_disk};
 use super::{StepError, fault};
 use crate::db::{Signal, Tx};
 use crate::services::fleet::is_there;
@@ -33,27 +34,54 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// What the owner of a disk is told that is being brought to its VM.
 const UNDER_WAY: &str = "being brought to the host of its VM";
 
-/// The host that a disk is to be brought to; none where it lies on its VM's, or where that is on none.
-pub(super) async fn wanted(vms: &Vms, disk: &DiskRow) -> Result<Option<HostId>, StepError> {
-    let (DiskStatus::Ready, Some(vm)) = (disk.status, disk.vm) else { return Ok(None) };
-    let machine = store::vm::peek(vms.db(), vm).await?.and_then(|vm| vm.machine.host);
-    Ok(machine.filter(|_| disk.is_elsewhere(machine)))
+/// Where a disk is to be brought.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal {
+    /// The host.
+    pub host: HostId,
+    /// Whether its VM is to run, and waits for it.
+    pub is_awaited: bool,
 }
 
-/// Has the workers of a VM's disks look at those that lie on another host than the VM.
+/// Where a disk is to be brought; none where it lies on its VM's host, or where that is on none.
+pub(super) async fn wanted(vms: &Vms, disk: &DiskRow) -> Result<Option<Goal>, StepError> {
+    let (DiskStatus::Ready, Some(vm)) = (disk.status, disk.vm) else { return Ok(None) };
+    let Some(vm) = store::vm::peek(vms.db(), vm).await? else { return Ok(None) };
+    let host = vm.machine.host.filter(|_| disk.is_elsewhere(vm.machine.host));
+    Ok(host.map(|host| Goal { host, is_awaited: vm.want == Want::Run }))
+}
+
+/// Has the workers of a VM's disks look at those that lie on another host than the VM. Where it goes from host to host, the
+/// host was chosen for its disks, too, which have their places there from now on.
 pub(super) async fn wake(tx: &mut Tx, vm: &VmRow) -> Result<(), StepError> {
-    for disk in store::disk::of_vm(&mut *tx, vm.id).await? {
-        if disk.is_elsewhere(vm.machine.host) {
-            let woken = DiskRow { work_at: Some(vm.updated_at), ..disk.clone() };
-            store::disk::update(tx, &disk, &woken).await?;
-            tx.signal(Signal::Work("disks"));
+    let disks = store::disk::of_vm(&mut *tx, vm.id).await?;
+    let elsewhere = |disk: &DiskRow| disk.is_elsewhere(vm.machine.host);
+    let follow = disks.iter().any(|disk| disk.kind == DiskKind::Root && elsewhere(disk));
+    for disk in disks.iter().filter(|disk| elsewhere(disk)) {
+        let mut woken = DiskRow { work_at: Some(vm.updated_at), ..disk.clone() };
+        if follow {
+            (woken.to, woken.stuck_since) = (vm.machine.host, None);
         }
+        store::disk::update(tx, disk, &woken).await?;
+        tx.signal(Signal::Work("disks"));
     }
     Ok(())
 }
 
-/// Brings a disk to a host.
-pub(super) async fn travel(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), StepError> {
+/// Brings a disk to a host. Where it cannot be, whatever is tried, it says so, and its VM does not wait for ever.
+pub(super) async fn travel(vms: &Vms, disk: &DiskRow, goal: Goal) -> Result<(), StepError> {
+    // Somebody else may have taken the last one: then it waits.
+    let Some(_way) = vms.ways().enter(goal.is_awaited) else { return Ok(()) };
+    let travelled = go(vms, disk, goal.host).await;
+    if let Err(StepError::Engine(error)) = &travelled
+        && error.is_final()
+    {
+        stick(vms, disk, error).await?;
+    }
+    travelled
+}
+
+async fn go(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), StepError> {
     let (source, target) = (vms.engine_of(disk.host)?, vms.engine_of(Some(to))?);
     let Some(seen) = begin(vms, disk, to, &*target).await? else { return Ok(()) };
     let file = vms.engine().staging().await?.join(format!("{}.travel", disk.id));
@@ -96,34 +124,66 @@ async fn begin(vms: &Vms, disk: &DiskRow, to: HostId, target: &dyn Engine) -> Re
     let mut tx = vms.db().begin().await?;
     let found = store::disk::load(&mut tx, disk.id).await?;
     let Some(before) = found.filter(|found| found.updated_at == disk.updated_at) else { return Ok(None) };
-    let missing = shortage_of_disk(&mut tx, to, before.extent.placed_gb, capacity).await?;
+    let missing = if before.to == Some(to) {
+        fullness(capacity)
+    } else {
+        shortage_of_disk(&mut tx, to, before.extent.placed_gb, capacity).await?
+    };
     let mut row = before.clone();
     let Some(missing) = missing else {
-        if before.message.as_deref() == Some(UNDER_WAY) {
+        // One that could not be brought says so until it is.
+        let is_told = before.stuck_since.is_some() || before.message.as_deref() == Some(UNDER_WAY);
+        if is_told && before.to == Some(to) {
             return Ok(Some(before));
         }
-        (row.message, row.updated_at) = (Some(UNDER_WAY.to_owned()), now);
+        (row.to, row.updated_at) = (Some(to), now);
+        row.message = if is_told { row.message } else { Some(UNDER_WAY.to_owned()) };
         write(&mut tx, &before, &row).await?;
         tx.commit().await?;
         tracing::info!(disk = %row.id, from = ?row.host, %to, "a disk is brought to the host of its VM");
         return Ok(Some(row));
     };
-    let reason = format!("it cannot be brought to the host of its VM: {missing}");
     if before.moving.is_some() {
         row.release(now);
-        row.message = Some(reason);
+        row.message = Some(unbrought(&missing));
         write(&mut tx, &before, &row).await?;
         tx.commit().await?;
         return Ok(None);
     }
-    if before.message.as_ref() != Some(&reason) {
-        (row.message, row.updated_at) = (Some(reason.clone()), now);
-        write(&mut tx, &before, &row).await?;
-        tx.commit().await?;
-    }
-    Err(EngineError::Transient(reason).into())
+    Err(EngineError::NoCapacity(missing).into())
 }
 
+/// A disk is where it is to be, though it did not come.
+pub(super) fn stay(disk: &mut DiskRow) {
+    (disk.to, disk.stuck_since, disk.message) = (None, None, None);
+}
+
+/// What the owner of a disk is told that cannot be brought.
+fn unbrought(why: &str) -> String {
+    format!("it cannot be brought to the host of its VM: {why}")
+}
+
+/// Says why a disk cannot be brought, and since when, unless its owner changed it meanwhile.
+async fn stick(vms: &Vms, disk: &DiskRow, error: &EngineError) -> Result<(), StepError> {
+    let why = match error {
+        EngineError::NoCapacity(missing) => unbrought(missing),
+        error => unbrought(&error.to_string()),
+    };
+    let now = vms.clock().now();
+    let mut tx = vms.db().begin().await?;
+    let found = store::disk::load(&mut tx, disk.id).await?;
+    let is_same = |found: &DiskRow| (found.status, found.host, found.vm) == (disk.status, disk.host, disk.vm);
+    let Some(before) = found.filter(is_same) else { return Ok(()) };
+    if before.stuck_since.is_some() && before.message.as_ref() == Some(&why) {
+        return Ok(());
+    }
+    let stuck_since = before.stuck_since.or(Some(now));
+    let row = DiskRow { message: Some(why), stuck_since, updated_at: now, ..before.clone() };
+    write(&mut tx, &before, &row).await?;
+    Ok(tx.commit().await?)
+}
+
+/// Brings the file of a disk, and makes the disk of it.
 async fn bring(
     vms: &Vms,
     source: &dyn Engine,
@@ -137,10 +197,13 @@ async fn bring(
         return Err(EngineError::Transient("the host says more of the disk than that can have".into()).into());
     }
     // The file passes through the service's own disk.
-    if vms.engine().capacity().await?.room_bytes < i64::try_from(about.bytes).unwrap_or(i64::MAX) {
-        let missing = "the disk of the service has no room for what is brought from host to host";
-        return Err(EngineError::Transient(missing.into()).into());
+    let (bytes, room) = (i64::try_from(about.bytes).unwrap_or(i64::MAX), vms.engine().capacity().await?.room_bytes);
+    let missing = "the disk of the service has no room for what is brought from host to host";
+    if room < bytes {
+        return Err(EngineError::NoCapacity(missing.into()).into());
     }
+    let passing = vms.ways().pass(bytes, room);
+    let _passing = passing.ok_or_else(|| EngineError::Transient(format!("{missing} beside what is under way")))?;
     fetch(source, &of, &about, file).await?;
     fault("disk", "travel", "fetched").await?;
     // What took long may be for nothing by now, and the disk be there that counts.
@@ -191,7 +254,8 @@ async fn settle(vms: &Vms, seen: &DiskRow, to: HostId) -> Result<bool, StepError
     if vm.machine.host != Some(to) || !is_there(&mut tx, to).await? {
         return Ok(false);
     }
-    let row = DiskRow { host: Some(to), message: None, work_at: None, updated_at: now, ..before.clone() };
+    let mut row = DiskRow { host: Some(to), work_at: None, updated_at: now, ..before.clone() };
+    stay(&mut row);
     write(&mut tx, &before, &row).await?;
     // It waited for this: its status has all its time from now on.
     let status_since = if vm.status.is_transitional() { now } else { vm.status_since };

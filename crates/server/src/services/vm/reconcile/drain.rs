@@ -3,7 +3,8 @@
 //! A host is drained for as long as an administrator says so, and what is there may change meanwhile: a VM is stopped, another
 //! host gets room. So the rows are looked at every few seconds, and VMs that could leave are asked to: those that are off, all at
 //! once, and those that run, where they are to be restarted, a few at a time, since they are down until their disks have
-//! arrived. A VM that no other host takes is asked again after two minutes.
+//! arrived. A VM that no other host takes is asked again after two minutes, and so is one that could not be shut down for so
+//! long: another one has its turn meanwhile.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use berth_domain::host::Drain;
 use berth_domain::ids::{HostId, VmId};
 use tokio_util::sync::CancellationToken;
 
-use crate::db::{DbError, Signal, Tx};
-use crate::services::placement::drained;
+use crate::db::{DbError, Signal, Tx, event};
+use crate::services::placement::{Refusal, drained};
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::{Vms, store};
 
@@ -22,12 +23,23 @@ use crate::services::vm::{Vms, store};
 const LOOK: Duration = Duration::from_secs(2);
 /// VMs of a host that are down at a time, since they are on their way to another one.
 const AT_ONCE: usize = 2;
-/// Seconds until a VM is asked again that no other host took.
+/// Seconds until a VM is asked again that no other host took, or that did not shut down for so long.
 const AGAIN: i64 = 120;
+/// What administrators are told of one that does not shut down.
+const LATE: &str = "it cannot be shut down now: it stands still, does not answer, or a disk of it is being copied";
+
+/// Whom this service asked.
+#[derive(Default)]
+struct Asked {
+    /// VMs that are not asked for a while, since when.
+    lately: HashMap<VmId, Timestamp>,
+    /// VMs that run and are to leave, since when.
+    waits: HashMap<VmId, Timestamp>,
+}
 
 /// Looks at hosts that are drained, until told to stop.
 pub async fn watch(vms: Vms, stop: CancellationToken) {
-    let mut asked = HashMap::new();
+    let mut asked = Asked::default();
     while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
         if let Err(error) = look(&vms, &mut asked).await {
             tracing::warn!(%error, "hosts that are drained could not be looked at; trying again");
@@ -36,19 +48,29 @@ pub async fn watch(vms: Vms, stop: CancellationToken) {
 }
 
 /// Asks VMs to leave, and says of those of other hosts that they stay.
-async fn look(vms: &Vms, asked: &mut HashMap<VmId, Timestamp>) -> Result<(), DbError> {
+async fn look(vms: &Vms, asked: &mut Asked) -> Result<(), DbError> {
     // Nearly always nothing is drained, and then no writer is kept waiting.
     if drained(vms.db()).await?.is_empty() && store::vm::leaving_for_nothing(vms.db()).await?.is_empty() {
         return Ok(());
     }
     let now = vms.clock().now();
-    asked.retain(|_, at| now < at.plus_seconds(AGAIN));
+    asked.lately.retain(|_, at| now < at.plus_seconds(AGAIN));
     let mut tx = vms.db().begin().await?;
-    let stay = store::vm::leaving_for_nothing(&mut tx).await?;
-    let mut leave = Vec::new();
+    let mut stay = store::vm::leaving_for_nothing(&mut tx).await?;
+    let (mut leave, mut wait) = (Vec::new(), Vec::new());
     for (host, drain) in drained(&mut tx).await? {
-        leave.extend(of_host(&mut tx, host, drain, asked).await?);
+        leave.extend(of_host(&mut tx, host, drain, &asked.lately).await?);
+        if drain == Drain::All {
+            wait.extend(store::vm::asked_on(&mut tx, host).await?);
+        }
     }
+    let late = asked.late(wait, now);
+    for vm in &late {
+        let (subject, data) = (vm.id.to_string(), Refusal::everywhere(LATE.to_owned()).event());
+        event::emit_to_administrators(&mut tx, vm.project, "vm.unplaced", &subject, &data, now).await?;
+    }
+    let again: Vec<_> = late.iter().chain(&leave).map(|vm| (vm.id, now)).collect();
+    stay.extend(late);
     if stay.is_empty() && leave.is_empty() {
         return Ok(());
     }
@@ -57,8 +79,17 @@ async fn look(vms: &Vms, asked: &mut HashMap<VmId, Timestamp>) -> Result<(), DbE
     }
     tx.signal(Signal::Work("vms"));
     tx.commit().await?;
-    asked.extend(leave.iter().map(|vm| (vm.id, now)));
+    asked.lately.extend(again);
     Ok(())
+}
+
+impl Asked {
+    /// Of VMs that run and are to leave, those that were waited for long enough.
+    fn late(&mut self, wait: Vec<VmRow>, now: Timestamp) -> Vec<VmRow> {
+        self.waits = wait.iter().map(|vm| (vm.id, self.waits.get(&vm.id).copied().unwrap_or(now))).collect();
+        let is_late = |vm: &VmRow| self.waits.get(&vm.id).is_some_and(|since| now >= since.plus_seconds(AGAIN));
+        wait.into_iter().filter(is_late).collect()
+    }
 }
 
 /// The VMs of a host that are asked now.

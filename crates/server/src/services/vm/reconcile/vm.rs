@@ -431,6 +431,7 @@ fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
         message: row.message.clone(),
         grows: row.grows(),
         is_elsewhere: row.is_elsewhere(vm.machine.host),
+        stuck_since: row.stuck_since,
         moving: row.moving,
         snapshot: snapshots.iter().find(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open),
     }

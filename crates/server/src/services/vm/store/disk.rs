@@ -40,6 +40,10 @@ pub struct DiskRow {
     pub region_id: String,
     /// The host that it has its place on, once it has one.
     pub host: Option<HostId>,
+    /// The host that it has a place on, too, since it is brought there.
+    pub to: Option<HostId>,
+    /// Since when it cannot be brought, for the reason that its message says.
+    pub stuck_since: Option<Timestamp>,
     /// The image a root disk was cloned from.
     pub image_id: Option<String>,
     /// The user that this image installs SSH keys for: a volume outlives its image.
@@ -91,6 +95,8 @@ impl FromRow for DiskRow {
             },
             region_id: row.text("region_id")?,
             host: row.opt_parsed("host_id")?,
+            to: row.opt_parsed("to_host_id")?,
+            stuck_since: row.opt_time("stuck_since")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
             snapshot: row.opt_parsed("snapshot_id")?,
@@ -120,7 +126,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
         "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
-        "host_id": disk.host,
+        "host_id": disk.host, "to_host_id": disk.to, "stuck_since": disk.stuck_since,
         "image_id": disk.image_id.clone(), "snapshot_id": disk.snapshot, "backup_id": disk.backup, "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "anew": disk.anew, "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
         "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
@@ -156,9 +162,15 @@ impl DiskRow {
         self.host.zip(machine).is_some_and(|(disk, machine)| disk != machine)
     }
 
+    /// Whether it has a place on a host that it is brought to, since its VM's machine is there.
+    pub fn has_place_on(&self, host: HostId, machine: Option<HostId>) -> bool {
+        self.to == Some(host) && machine == Some(host) && self.status == DiskStatus::Ready
+    }
+
     /// Is no VM's any more. What its VM did for it, its own worker goes on with.
     pub fn release(&mut self, now: Timestamp) {
         (self.vm, self.moving, self.updated_at, self.work_at) = (None, None, now, Some(now));
+        (self.to, self.stuck_since) = (None, None);
     }
 
     /// What is under way for it, if it is ready.
@@ -294,12 +306,13 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// The sizes of disks that have a place on a host, summed, in GiB: those that are there or being made, and
-/// those that could not be made anew, of which what was there is still.
+/// The sizes of disks that have a place on a host, summed, in GiB: those that are there or being made,
+/// those that could not be made anew, of which what was there is still, and those that are brought there to their VM.
 pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(COALESCE(placed_gb, size_gb)), 0) AS BIGINT) AS gb FROM disks \
-         WHERE host_id = $1 AND deleted_at IS NULL AND (status NOT IN ('pending', 'failed') \
-         OR (status = 'failed' AND anew <> 0))")
+         WHERE deleted_at IS NULL AND ((host_id = $1 AND (status NOT IN ('pending', 'failed') \
+         OR (status = 'failed' AND anew <> 0))) OR (to_host_id = $1 AND host_id <> $1 AND status = 'ready' \
+         AND vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1)))")
     .bind(host)
     .fetch_one(tx)
     .await

@@ -323,6 +323,14 @@ pub async fn running_on(tx: &mut Tx, host: HostId) -> Result<Vec<VmRow>, DbError
     running.bind(host).fetch_all(tx).await
 }
 
+/// VMs that run on a host and were asked to leave it.
+pub async fn asked_on(tx: &mut Tx, host: HostId) -> Result<Vec<VmRow>, DbError> {
+    let asked = sql(select!(
+        " WHERE m.host_id = $1 AND vms.deleted_at IS NULL AND vms.leaves = 1 AND vms.status = 'running' ORDER BY vms.id"
+    ));
+    asked.bind(host).fetch_all(tx).await
+}
+
 /// How many VMs are on their way from a host to another one, and run on neither.
 pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT COUNT(*) FROM vms JOIN disks d ON d.id = vms.root_disk_id WHERE d.host_id = $1 AND vms.deleted_at IS NULL \
@@ -332,11 +340,11 @@ pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     .await
 }
 
-/// VMs that are to leave a host that is not drained any more.
+/// VMs that are to leave a host that is not drained any more, or not of those that run.
 pub async fn leaving_for_nothing(on: impl On) -> Result<Vec<VmRow>, DbError> {
     let for_nothing = sql(select!(
         " WHERE vms.leaves = 1 AND vms.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts h \
-         WHERE h.id = m.host_id AND h.removed_at IS NULL AND h.drain IS NOT NULL)"
+         WHERE h.id = m.host_id AND h.removed_at IS NULL AND (h.drain = 'all' OR (h.drain = 'off' AND vms.status <> 'running')))"
     ));
     for_nothing.fetch_all(on).await
 }

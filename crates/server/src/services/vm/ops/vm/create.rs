@@ -385,6 +385,8 @@ pub(in crate::services::vm::ops) fn new_disk(
         extent: Extent::of(size_gb),
         region_id: region.to_owned(),
         host: None,
+        to: None,
+        stuck_since: None,
         image_id: None,
         snapshot: None,
         backup: None,

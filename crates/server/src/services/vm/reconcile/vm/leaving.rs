@@ -1,18 +1,19 @@
 //! Has a VM leave its host, which is drained: one that runs ends first, one that is off is put onto another host at once.
 //!
-//! The row names the new host before anything of the VM is there, and a VM
+//! The row names the new host before anything of the VM is there, and its disks have their places there from then on; a VM
 //! that is to run has all of its own there at once, so that no other one takes that meanwhile. Its disks are elsewhere then,
 //! and their own workers bring them (`disk_travel`); a VM that is to run waits for them. A VM that no other host takes stays,
 //! and is asked to leave again later (`reconcile::drain`).
 
+use berth_domain::host::Drain;
 use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Step;
 
 use super::record::{apply, still};
 use super::{Seen, VmLife};
 use crate::db::{Tx, event, machine_gpu};
-use crate::services::placement::Refusal;
-use crate::services::vm::reconcile::capacity;
+use crate::services::placement::{Refusal, drain_of};
+use crate::services::vm::reconcile::capacity::{self, Offers};
 use crate::services::vm::reconcile::{StepError, fault};
 use crate::services::vm::store::vm::VmRow;
 
@@ -20,8 +21,14 @@ impl VmLife {
     /// Records that a machine has to end, if another host takes it.
     pub(super) async fn leave(&self, seen: &Seen) -> Result<(), StepError> {
         let offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
+        if let Some(refusal) = self.unsendable(seen, &offers) {
+            return self.stay(seen, &refusal).await;
+        }
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(()) };
+        if drain_of(&mut tx, before.machine.host).await? != Some(Drain::All) {
+            return self.keep(tx, &before, seen).await;
+        }
         if let Err(refusal) = capacity::place(&mut tx, &before, &offers, &self.vms).await? {
             drop(tx);
             return self.stay(seen, &refusal).await;
@@ -40,7 +47,11 @@ impl VmLife {
         } else {
             (capacity::offers(&self.vms, &seen.vm, &seen.disks).await?, None)
         };
-        if let Err(refusal) = self.choice(seen, &offers).await? {
+        let refusal = match self.unsendable(seen, &offers) {
+            Some(refusal) => Some(refusal),
+            None => self.choice(seen, &offers).await?.err(),
+        };
+        if let Some(refusal) = refusal {
             return self.stay(seen, &refusal).await;
         }
         self.let_go(seen).await?;
@@ -49,9 +60,12 @@ impl VmLife {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(()) };
         let from = before.machine.host;
+        if drain_of(&mut tx, from).await?.is_none() {
+            return self.keep(tx, &before, seen).await;
+        }
         let Ok(placed) = capacity::place(&mut tx, &before, &offers, &self.vms).await? else { return Ok(()) };
         let reach = self.still_free(&mut tx, &before, &placed, reached).await?;
-        if runs && reach.is_none() {
+        if from == Some(placed.host) || runs && reach.is_none() {
             // What was decided for an older state is decided anew.
             return Ok(());
         }
@@ -66,7 +80,13 @@ impl VmLife {
         Ok(())
     }
 
-    /// Has a VM stay.
+    /// Why a VM's disks could not be sent, if they could not.
+    fn unsendable(&self, seen: &Seen, offers: &Offers) -> Option<Refusal> {
+        let why = capacity::unsendable(&self.vms, offers, seen.vm.machine.host?)?;
+        Some(Refusal::everywhere(why.to_owned()))
+    }
+
+    /// Has a VM stay whose host is not drained any more, or not of those that run.
     async fn keep(&self, mut tx: Tx, before: &VmRow, seen: &Seen) -> Result<(), StepError> {
         let vm = VmRow { leaves: false, work_at: Some(seen.now), ..before.clone() };
         self.write(&mut tx, before, &vm).await?;
