@@ -335,7 +335,8 @@ pub async fn serve(config: Config) -> Result<()> {
     let bound = Bound::new(&config).await?;
     let mut signals = Signals::new()?;
     let Some(lock) = take(&config, (&bound, certificate.clone()), &mut signals).await? else { return Ok(()) };
-    let Some((mut app, doors, _renewing)) = begin_active(&config, lock, (bound, certificate.clone()), &mut signals).await?
+    let Some((mut app, doors, _renewing)) =
+        begin_active(&config, lock, (bound, certificate.clone()), &mut signals).await?
     else {
         return Ok(());
     };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_domain::host::join::Presence;
 use berth_host::Host;
-use berth_host::link::{Door, Papers, Pem, request, Terms};
+use berth_host::link::{Door, Papers, Pem, Terms, request};
 use berth_host::lost::Lost;
 use serde_json::json;
 use tempfile::TempDir;

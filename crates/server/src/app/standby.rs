@@ -49,7 +49,8 @@ pub(super) async fn stand_by(
     let wait = Duration::from_secs(config.database_wait_seconds);
     let db = Db::connect(&config.database_url, wait, CONNECTIONS).await.context("the database cannot be opened")?;
     let (keeper, watch, active) = (folder::keeper(config)?, Watch::default(), watch::Sender::new(None));
-    let mut standby = Standby { config, bound, certificate, db, keeper, watch, active, engines: None, looks: 0, told: None };
+    let mut standby =
+        Standby { config, bound, certificate, db, keeper, watch, active, engines: None, looks: 0, told: None };
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     let mut outcome = tokio::select! {
         outcome = standby.until_active(&mut tasks, &stop) => outcome.map(|()| true),

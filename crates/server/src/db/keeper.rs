@@ -353,7 +353,11 @@ mod tests {
         assert!(claim(&db, &begins, None, NOW).await.unwrap(), "it becomes the first replica");
         assert!(claim(&db, &other, Some(sign(&db).await), NOW).await.unwrap());
         let refusal = take(&db, &keeper("/third"), false, NOW).await.unwrap().unwrap_err();
-        assert!(refusal.contains("/replica of host alpha, one of the replicas") && refusal.contains("BERTH_REPLICA_ADDRESS"), "{refusal}");
+        assert!(
+            refusal.contains("/replica of host alpha, one of the replicas")
+                && refusal.contains("BERTH_REPLICA_ADDRESS"),
+            "{refusal}"
+        );
     }
 
     #[tokio::test]

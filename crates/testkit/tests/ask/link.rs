@@ -8,7 +8,7 @@ use berth_domain::host::join::Presence;
 use berth_domain::ids::HostId;
 use berth_host::Host;
 use berth_host::clock::Clock;
-use berth_host::link::{Authority, Door, HostName, Line, Papers, Patience, Pem, request, Terms};
+use berth_host::link::{Authority, Door, HostName, Line, Papers, Patience, Pem, Terms, request};
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
 use berth_host::wire::{Carrier, Remote};

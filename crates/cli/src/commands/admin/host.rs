@@ -235,8 +235,8 @@ fn show_hosts(hosts: &[Host]) -> Table {
         ]
     });
     let header = [
-        "NAME", "STATE", "MACHINES", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+SERVICE", "+AT", "+VERSION", "SEEN",
-        "TROUBLE", "ID",
+        "NAME", "STATE", "MACHINES", "REGIONS", "CPUS", "MEMORY", "+GPUS", "+LABELS", "+SERVICE", "+AT", "+VERSION",
+        "SEEN", "TROUBLE", "ID",
     ];
     Table::new(header, rows, "No hosts.")
 }

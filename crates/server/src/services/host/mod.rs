@@ -26,8 +26,8 @@ mod wire;
 use std::collections::BTreeMap;
 
 use berth_domain::Result;
-use berth_domain::host::{Service, State};
 use berth_domain::host::gpu::Gpu;
+use berth_domain::host::{Service, State};
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::link::HostName;
@@ -37,9 +37,9 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::db::{Db, Tx, machine};
 
+pub use authority::find as authority;
 pub use enrolment::Enrolment;
 pub use service::{Hosts, Own, Probe};
-pub use authority::find as authority;
 pub use store::host::{HostRow, all, find, joined};
 
 /// What the host of a replica is called in its certificates. Nobody joins as it: it makes them itself.

@@ -127,9 +127,12 @@ async fn let_in(world: &World, replica: &Replica, shown: Shown) -> std::io::Resu
 async fn nobody_but_a_replica_gets_in_at_the_replicas_door() {
     let (world, replica) = World::with_active().await;
     let other = Authority::make(Clock::default().now()).unwrap();
-    for shown in
-        [None, Some(of_host(&world.authority, name(3))), Some(of_host(&world.authority, name(1))), Some(of_host(&other, name(1)))]
-    {
+    for shown in [
+        None,
+        Some(of_host(&world.authority, name(3))),
+        Some(of_host(&world.authority, name(1))),
+        Some(of_host(&other, name(1))),
+    ] {
         let answer = let_in(&world, &replica, shown).await;
         assert!(!answer.as_ref().is_ok_and(|text| !text.is_empty()), "{answer:?}");
     }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
-use berth_domain::host::{Drain, Service};
 use berth_domain::host::gpu::{Device, Gpu, Kind, PciAddress};
+use berth_domain::host::{Drain, Service};
 use berth_domain::machine::Owner;
 use serde::Serialize;
 use utoipa::ToSchema;

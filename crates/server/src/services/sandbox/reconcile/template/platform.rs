@@ -22,12 +22,21 @@ pub async fn keep_adopted(sandboxes: Sandboxes, stop: CancellationToken) {
     }
 }
 
+/// Whether a template's disk lies on the service's own host, or is to: another replica's may be lost with what it has.
+async fn is_here(sandboxes: &Sandboxes, template: &TemplateRow) -> Result<bool> {
+    let Some(layer) = template.base_layer else { return Ok(true) };
+    Ok(store::layer::host(sandboxes.db(), layer).await?.is_none_or(|host| host == sandboxes.host()))
+}
+
 /// They become rows, and those whose image changed are made anew.
 pub(super) async fn adopt(sandboxes: &Sandboxes) -> Result<()> {
     let now = sandboxes.clock().now();
     for found in sandboxes.engine().templates().await.map_err(Error::unavailable)? {
         let known = store::template::of_platform(sandboxes.db(), &found.name).await?;
-        if known.is_some_and(|known| known.version.as_ref() == Some(&found.version)) {
+        if let Some(known) = known
+            && known.version.as_ref() == Some(&found.version)
+            && is_here(sandboxes, &known).await?
+        {
             continue;
         }
         let mut tx = sandboxes.db().begin().await?;
