@@ -173,7 +173,6 @@ impl App {
         let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
         let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
-        let authority = enrolment.authority();
         let of_hosts = hosts.routes().merge(enrolment.routes());
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(of_hosts).merge(inside);
         let (base, gate): (_, Arc<dyn Gate>) =
@@ -187,9 +186,7 @@ impl App {
         projects.spawn_workers(&mut tasks, &stop);
         held.spawn_workers(&mut tasks, &stop, &taken_over);
         gateway.spawn_workers(&mut tasks, &stop);
-        if config.identity.suspension_stops_machines {
-            tasks.spawn(suspension::watch(db.clone(), Arc::new(identity), held.stops(), stop.clone()));
-        }
+        held.follow_suspensions((config, &db), identity, &mut tasks, &stop);
         Ok(Self {
             edge,
             seats,
@@ -200,7 +197,7 @@ impl App {
             sealer,
             first_login,
             taken_over,
-            authority,
+            authority: enrolment.authority(),
             run: keeper.run,
             vms,
             sandboxes,
@@ -286,6 +283,19 @@ impl Held {
 
     fn routes(&self) -> OpenApiRouter {
         self.vms.routes().merge(self.sandboxes.routes()).merge(self.networks.routes()).merge(self.ssh_keys.routes())
+    }
+
+    /// Has what an organization runs stop where that is suspended, if the configuration says so.
+    fn follow_suspensions(
+        &self,
+        (config, db): (&Config, &Db),
+        identity: Identity,
+        tasks: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) {
+        if config.identity.suspension_stops_machines {
+            tasks.spawn(suspension::watch(db.clone(), Arc::new(identity), self.stops(), stop.clone()));
+        }
     }
 
     fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, taken_over: &CancellationToken) {
