@@ -301,7 +301,7 @@ async fn disks_that_are_under_way_keep_no_other_disk_waiting() {
     disk(admin, "other").await;
     assert_eq!(beta.engine.waiting(), 1, "the other way is for what is waited for");
     let path = format!("{HOSTS}/{}", beta.id);
-    let holds = json!({"machines": 0, "disks": 9, "images": 0, "leaving": 9});
+    let holds = json!({"machines": 0, "disks": 9, "images": 0, "layers": 0, "leaving": 9});
     assert_eq!(admin.get(&path).await.body["holds"], holds);
     beta.engine.let_go();
     let next = async |admin: Caller| admin.get(&path).await.body["holds"]["leaving"].as_i64() < Some(8);
