@@ -115,7 +115,7 @@ async fn a_sandbox_lives_on_the_host_that_has_its_template() {
     assert_eq!(beta.sandboxes.counts().0, 0);
     assert_eq!(beta.sandboxes.violations(), Vec::<String>::new());
     let path = format!("{HOSTS}/{}", beta.id);
-    let empty = json!({"machines": 0, "disks": 0, "images": 0, "layers": 0});
+    let empty = json!({"machines": 0, "disks": 0, "images": 0, "layers": 0, "leaving": 0});
     admin.until("nothing is left", async |admin| admin.get(&path).await.body["holds"] == empty).await;
     assert_eq!(admin.delete(&path).await.status, 204);
 }
