@@ -231,8 +231,8 @@ mod tests {
     fn sources(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
             match entry.path() {
-                path if path.is_dir() => sources(&path, all),
                 path if path.file_stem().unwrap().to_string_lossy().ends_with("tests") => {}
+                path if path.is_dir() => sources(&path, all),
                 path => {
                     let text = std::fs::read_to_string(path).unwrap();
                     let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
