@@ -49,6 +49,8 @@ ids! {
     ReferralId;
     /// A virtual machine.
     VmId;
+    /// A copy of a layer on another host.
+    LayerCopyId;
     /// A disk: root disk volume or data disk.
     DiskId;
     /// A snapshot of a disk.

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{
-    Ask, Question, disk, disk_snapshot, export, host, image, layer, memory, network, sandbox, template, upload, vm,
+    Ask, Question, disk, disk_snapshot, export, guest, host, image, layer, memory, network, sandbox, template, upload,
+    vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::ids::DiskId;
@@ -70,10 +71,11 @@ impl Host {
             Ask::Export(export::Ask::Make(q)) => say(&q, self.vm.export(&q.of).await),
             Ask::Vm(ask) => self.of_vm(ask).await,
             Ask::Layer(ask) => self.of_layer(ask).await,
-            Ask::Memory(memory::Ask::Remove(q)) => say(&q, self.sandbox.remove_memory(q.id).await),
+            Ask::Memory(ask) => self.of_memory(ask).await,
             Ask::Upload(upload::Ask::Remove(q)) => say(&q, self.sandbox.remove_upload(q.id).await),
             Ask::Template(ask) => self.of_template(ask).await,
             Ask::Sandbox(ask) => self.of_sandbox(ask).await,
+            Ask::Guest(ask) => self.of_guest(ask).await,
             Ask::Network(network::Ask::Set(q)) => say(&q, self.network.set(&q.network).await),
             Ask::Network(network::Ask::Remove(q)) => say(&q, self.network.remove(q.id).await),
             // What carries bytes answers those itself.
@@ -190,11 +192,22 @@ impl Host {
         }
     }
 
+    async fn of_memory(&self, ask: memory::Ask) -> Result<Value> {
+        use memory::Ask as A;
+        match ask {
+            A::Remove(q) => say(&q, self.sandbox.remove_memory(q.id).await),
+            A::File(q) => say(&q, self.sandbox.memory_file(q.id).await),
+            A::Expect(q) => say(&q, self.sandbox.expect_memory(q.id, &q.file).await),
+        }
+    }
+
     async fn of_layer(&self, ask: layer::Ask) -> Result<Value> {
         use layer::Ask as A;
         match ask {
             A::Make(q) => say(&q, self.sandbox.make_layer(q.id, q.parent).await),
             A::Remove(q) => say(&q, self.sandbox.remove_layer(q.id).await),
+            A::File(q) => say(&q, self.sandbox.layer_file(q.id).await),
+            A::Expect(q) => say(&q, self.sandbox.expect_layer(q.id, &q.file).await),
             A::Bytes(q) => say(&q, self.sandbox.layer_bytes(q.id).await),
         }
     }
@@ -206,6 +219,16 @@ impl Host {
             A::Adopt(q) => say(&q, self.sandbox.adopt_template(&q.name, q.layer).await),
             A::ClearBuild(q) => say(&q, self.sandbox.clear_build(q.id).await),
             A::Warm(q) => say(&q, self.sandbox.warm_template(&q.warming).await),
+        }
+    }
+
+    async fn of_guest(&self, ask: guest::Ask) -> Result<Value> {
+        use guest::Ask as A;
+        match ask {
+            A::Version(q) => say(&q, self.sandbox.guest().await),
+            A::Files(q) => say(&q, self.sandbox.guest_files(&q.version).await),
+            A::Expect(q) => say(&q, self.sandbox.expect_guest(&q.arrival).await),
+            A::Adopt(q) => say(&q, self.sandbox.adopt_guest(&q.arrival).await),
         }
     }
 

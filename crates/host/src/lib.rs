@@ -16,6 +16,7 @@ pub mod link;
 pub mod lost;
 mod machines;
 pub mod network;
+mod received;
 pub mod sandbox;
 mod settings;
 pub mod vm;

@@ -78,10 +78,10 @@ pub struct TakenOver;
     "this replica is active no more: another one has taken over, or may have. Machines of this host keep running. Start it \
      again, and it stands by"
 )]
-pub struct Overtaken;
+pub struct ActiveNoMore;
 
 /// How long workers may take to finish a step whose outcome nobody takes from them any more.
-const OVERTAKEN: Duration = Duration::from_secs(2);
+const TAKEN_OVER: Duration = Duration::from_secs(2);
 /// How long closing the database may take.
 const LEAVING: Duration = Duration::from_secs(10);
 
@@ -211,7 +211,7 @@ impl App {
     /// Ends the workers; each may finish its step, up to a time limit. Machines keep running.
     pub async fn stop(mut self) {
         self.stop.cancel();
-        let patience = if self.taken_over.is_cancelled() { OVERTAKEN } else { ENDING };
+        let patience = if self.taken_over.is_cancelled() { TAKEN_OVER } else { ENDING };
         if !ended(&mut self.tasks, patience).await {
             tracing::warn!(
                 "workers are still at a step after {patience:?} and are called off; the next start goes on there"
@@ -367,9 +367,9 @@ pub async fn serve(config: Config) -> Result<()> {
         }
         () = taken_over.cancelled() => {
             app.call_off();
-            Err(overtaken(&config))
+            Err(why_it_ends(&config))
         }
-        error = app.failed() => Err(if taken_over.is_cancelled() { overtaken(&config) } else { error }),
+        error = app.failed() => Err(if taken_over.is_cancelled() { why_it_ends(&config) } else { error }),
     };
     let rest = async {
         if ending.is_cancelled() {
@@ -449,8 +449,8 @@ fn keep(
     Ok(keeping)
 }
 
-fn overtaken(config: &Config) -> anyhow::Error {
-    if config.replica.is_one() { Overtaken.into() } else { TakenOver.into() }
+fn why_it_ends(config: &Config) -> anyhow::Error {
+    if config.replica.is_one() { ActiveNoMore.into() } else { TakenOver.into() }
 }
 
 /// Waits for the remaining connections, then for the workers, which end in order even if a connection failed.

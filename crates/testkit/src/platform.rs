@@ -35,6 +35,8 @@ pub struct Platform {
     pub config: Config,
     app: Option<App>,
     server: JoinHandle<std::io::Result<()>>,
+    /// Whether its database has rows of machines that are another one's.
+    is_beside: bool,
     _dir: Arc<TempDir>,
 }
 
@@ -116,7 +118,7 @@ impl Platform {
         let base = format!("http://{}", doors.main);
         let server = tokio::spawn(doors.serve(CancellationToken::new()));
         let admin = Caller::login(&base, EMAIL, &password(&config)).await;
-        Self { engine, sandboxes, networks, admin, config, app: Some(app), server, _dir: dir }
+        Self { engine, sandboxes, networks, admin, config, app: Some(app), server, is_beside: false, _dir: dir }
     }
 
     /// Stops the service and starts it again over the same files and the same host.
@@ -169,7 +171,9 @@ impl Platform {
         let dir = Arc::new(tempfile::tempdir().expect("a folder"));
         std::fs::copy(self.config.data_dir.join("identity"), dir.path().join("identity")).expect("a copy");
         let config = Config { data_dir: dir.path().to_owned(), take_over: true, ..self.config.clone() };
-        Some(Box::pin(Self::run(config, Simulated::default(), Clock::default(), dir)).await)
+        let mut beside = Box::pin(Self::run(config, Simulated::default(), Clock::default(), dir)).await;
+        beside.is_beside = true;
+        Some(beside)
     }
 
     /// Sets the service's clock forward.
@@ -269,7 +273,8 @@ async fn with_tables(folder: &Path) -> String {
 impl Drop for Platform {
     fn drop(&mut self) {
         self.server.abort();
-        if !std::thread::panicking() {
+        // What is on another machine is missed here.
+        if !std::thread::panicking() && !self.is_beside {
             assert_eq!(self.sandboxes.violations(), Vec::<String>::new());
         }
     }

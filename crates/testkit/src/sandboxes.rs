@@ -3,9 +3,11 @@
 //! It notes whatever no engine may be asked for: to remove a layer that something builds on, to start a machine on
 //! a layer that is not there, to write to a frozen one. A platform that ends asserts that nothing was noted.
 
+mod guest;
+mod layer;
 mod steer;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,17 +19,22 @@ use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_host::sandbox::agent::{self, Connection};
 use berth_host::sandbox::{
-    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, From, Gpu, Kept, Named, Observed, Paused,
-    PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
+    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, From, Gpu, GuestArrival, ImageFile, Kept,
+    Named, Observed, Paused, PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
+use berth_host::vm::Content;
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
 use tokio::net::UnixStream;
 use tokio::sync::broadcast;
+use uuid::Uuid;
 
+use crate::exports;
 use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::refusals::Refusals;
+use crate::travels;
+use layer::Layer;
 
 /// What an agent is asked with.
 const AGENT_TOKEN: &str = "a-simulated-token";
@@ -45,13 +52,6 @@ pub struct SimulatedSandboxes {
     uploads: TempDir,
 }
 
-#[derive(Default)]
-struct Layer {
-    parent: Option<LayerId>,
-    frozen: bool,
-    written: BTreeSet<String>,
-}
-
 struct Machine {
     spec: StartSpec,
     top: LayerId,
@@ -62,6 +62,8 @@ struct Machine {
 }
 
 struct World {
+    guests: guest::Guests,
+    travels: layer::Travels,
     layers: HashMap<LayerId, Layer>,
     memories: HashSet<MemoryId>,
     machines: HashMap<MachineId, Machine>,
@@ -99,6 +101,8 @@ struct World {
 impl Default for SimulatedSandboxes {
     fn default() -> Self {
         let world = World {
+            guests: guest::Guests::default(),
+            travels: layer::Travels::default(),
             layers: HashMap::new(),
             memories: HashSet::new(),
             machines: HashMap::new(),
@@ -132,6 +136,12 @@ impl World {
         if !good {
             self.violations.push(what());
         }
+    }
+
+    /// What is sent of a memory.
+    fn memory(&self, id: MemoryId) -> Result<Vec<u8>> {
+        let missing = || EngineError::Transient("there is no such memory".into());
+        self.memories.contains(&id).then(|| exports::file(&id)).ok_or_else(missing)
     }
 
     fn chain(&self, top: LayerId) -> Vec<LayerId> {
@@ -206,7 +216,8 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn capacity(&self) -> Result<Capacity> {
         self.call("capacity").await?;
-        Ok(self.world().capacity)
+        let world = self.world();
+        Ok(Capacity { has_guest: world.guests.here.is_some(), ..world.capacity })
     }
 
     fn host_boot(&self) -> String {
@@ -216,6 +227,43 @@ impl SandboxEngine for SimulatedSandboxes {
     async fn gpus(&self) -> Result<Vec<Gpu>> {
         self.call("gpus").await?;
         Ok(self.with_gpus(|gpus| gpus.found.clone()))
+    }
+
+    async fn guest(&self) -> Result<Option<String>> {
+        self.call("guest").await?;
+        Ok(self.world().guests.hash())
+    }
+
+    async fn guest_files(&self, version: &str) -> Result<Vec<ImageFile>> {
+        self.call("guest_files").await?;
+        self.world().guests.files(version)
+    }
+
+    async fn guest_file(&self, version: &str, file: &ImageFile) -> Result<Box<dyn Content>> {
+        self.call("guest_file").await?;
+        Ok(Box::new(std::io::Cursor::new(self.world().guests.send(version, file)?)))
+    }
+
+    async fn expect_guest(&self, arrival: &GuestArrival) -> Result<()> {
+        arrival.check().map_err(EngineError::Permanent)?;
+        self.call("expect_guest").await?;
+        let mut world = self.world();
+        if i64::try_from(arrival.bytes()).is_ok_and(|bytes| bytes > world.capacity.disk_bytes) {
+            return Err(EngineError::NoCapacity("the host's disk has no room for what sandboxes boot".into()));
+        }
+        world.guests.arriving = Some((arrival.travel, HashMap::new()));
+        Ok(())
+    }
+
+    async fn take_guest_file(&self, travel: Uuid, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        self.call("take_guest_file").await?;
+        let bytes = travels::receive(file, content).await?;
+        self.world().guests.take(travel, file, bytes)
+    }
+
+    async fn adopt_guest(&self, arrival: &GuestArrival) -> Result<()> {
+        self.call("adopt_guest").await?;
+        self.world().guests.adopt(arrival)
     }
 
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
@@ -259,9 +307,91 @@ impl SandboxEngine for SimulatedSandboxes {
         Ok(1 << 10)
     }
 
+    async fn layer_file(&self, id: LayerId) -> Result<ImageFile> {
+        self.call("layer_file").await?;
+        let world = self.world();
+        let found = world.layers.get(&id).ok_or_else(|| EngineError::Transient("there is no such layer".into()))?;
+        Ok(layer::file(id, &layer::bytes(id, found)))
+    }
+
+    async fn read_layer(&self, id: LayerId, _: &ImageFile) -> Result<Box<dyn Content>> {
+        self.call("read_layer").await?;
+        let world = self.world();
+        let found = world.layers.get(&id).ok_or_else(|| EngineError::Transient("there is no such layer".into()))?;
+        let mut bytes = layer::bytes(id, found);
+        if world.travels.spoilt {
+            bytes[0] ^= 1;
+        }
+        bytes.truncate(world.travels.after.unwrap_or(bytes.len()));
+        Ok(Box::new(std::io::Cursor::new(bytes)))
+    }
+
+    async fn expect_layer(&self, id: LayerId, file: &ImageFile) -> Result<bool> {
+        self.call("expect_layer").await?;
+        let world = self.world();
+        if world.layers.contains_key(&id) {
+            return Ok(false);
+        }
+        if i64::try_from(file.bytes).is_ok_and(|bytes| bytes > world.capacity.disk_bytes) {
+            return Err(EngineError::NoCapacity(berth_host::sandbox::DISK_FULL.into()));
+        }
+        Ok(true)
+    }
+
+    async fn take_layer(&self, id: LayerId, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        let (coming, most) = self.world().travels.coming;
+        self.world().travels.coming = (coming + 1, most.max(coming + 1));
+        let taken = async {
+            self.call("take_layer").await?;
+            layer::read(&travels::receive(file, content).await?)
+        };
+        let taken = taken.await;
+        let mut world = self.world();
+        world.travels.coming.0 -= 1;
+        world.layers.insert(id, taken?);
+        world.travels.brought += 1;
+        Ok(())
+    }
+
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
         self.call("remove_memory").await?;
         self.world().memories.remove(&id);
+        Ok(())
+    }
+
+    async fn memory_file(&self, id: MemoryId) -> Result<ImageFile> {
+        self.call("memory_file").await?;
+        self.world().memory(id).map(|bytes| layer::said(id.to_string(), &bytes))
+    }
+
+    async fn read_memory(&self, id: MemoryId, _: &ImageFile) -> Result<Box<dyn Content>> {
+        self.call("read_memory").await?;
+        let world = self.world();
+        let mut bytes = world.memory(id)?;
+        bytes.truncate(world.travels.after.unwrap_or(bytes.len()));
+        Ok(Box::new(std::io::Cursor::new(bytes)))
+    }
+
+    async fn expect_memory(&self, id: MemoryId, file: &ImageFile) -> Result<bool> {
+        self.call("expect_memory").await?;
+        let world = self.world();
+        if world.memories.contains(&id) {
+            return Ok(false);
+        }
+        if i64::try_from(file.bytes).is_ok_and(|bytes| bytes > world.capacity.disk_bytes) {
+            return Err(EngineError::NoCapacity(berth_host::sandbox::DISK_FULL.into()));
+        }
+        Ok(true)
+    }
+
+    async fn take_memory(&self, id: MemoryId, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        self.call("take_memory").await?;
+        travels::receive(file, content).await?;
+        let mut world = self.world();
+        if !world.loads_memory {
+            return Err(EngineError::Permanent("the other host has another processor".into()));
+        }
+        world.memories.insert(id);
         Ok(())
     }
 
@@ -299,6 +429,9 @@ impl SandboxEngine for SimulatedSandboxes {
             (machine.spec, machine.identified) = (spec.clone(), true);
             world.require(same, || format!("{} is started over another machine", spec.id));
             return Ok(Started { from_memory, ..Started::default() });
+        }
+        if world.guests.here.is_none() {
+            return Err(EngineError::Permanent("this host has not built what sandboxes boot".into()));
         }
         let top = spec.layers[0];
         let whole = world.layers.contains_key(&top) && world.chain(top) == spec.layers;

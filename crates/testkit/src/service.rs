@@ -409,7 +409,7 @@ impl Drop for Service {
 }
 
 /// Processes that work in a folder or below it.
-fn processes_in(folder: &Path) -> Vec<i32> {
+pub(crate) fn processes_in(folder: &Path) -> Vec<i32> {
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let works = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder));

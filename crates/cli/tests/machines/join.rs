@@ -1,90 +1,21 @@
 //! A second machine: a service and a host in processes of their own, each with its folder, over loopback.
 
-use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
-use berth_testkit::{Caller, Service, end_all_in, eventually};
+use berth_testkit::{Caller, HostProcess, Service, eventually};
 use reqwest::Method;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::BERTH;
 use crate::crash::{LEAVING, TRAVEL, killed_at};
 use crate::guest::{ready, says, with_login};
 
-/// A host's folder, and its process while it runs.
-struct Host {
-    dir: TempDir,
-    listen: SocketAddr,
-    child: Option<Child>,
-}
-
-impl Host {
-    fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("berth-test-").tempdir_in("/var/tmp").expect("a folder");
-        // An address that no connection begins at.
-        let listener = TcpListener::bind("127.79.0.1:0").expect("a port");
-        Self { dir, listen: listener.local_addr().expect("an address"), child: None }
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(BERTH);
-        command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("HOME", self.dir.path()).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_ACCEL", "tcg");
-        command.stdin(Stdio::null());
-        command
-    }
-
-    fn start(&mut self, words: &[&str]) {
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.log_file()).expect("a log");
-        let mut command = self.command(words);
-        command.stdout(log.try_clone().expect("a log")).stderr(log);
-        self.child = Some(command.spawn().expect("the host starts"));
-    }
-
-    fn join(&mut self, typed: &str) {
-        let listen = self.listen.to_string();
-        let words: Vec<_> = typed.split(' ').skip(1).chain(["--listen", &*listen]).collect();
-        self.start(&words);
-    }
-
-    fn log_file(&self) -> std::path::PathBuf {
-        self.dir.path().join("host.log")
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.log_file()).unwrap_or_default()
-    }
-
-    fn ends(&self, words: &[&str]) -> Output {
-        self.command(words).output().expect("an end")
-    }
-
-    fn kill(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-
-    /// Ends it as an operator does; its exit code.
-    fn stop(&mut self) -> Option<i32> {
-        let child = self.child.as_mut().expect("a host");
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
-        kill_process(pid, Signal::TERM).expect("a signal");
-        let status = eventually("the host's end", 60, || child.try_wait().ok().flatten());
-        self.child = None;
-        status.code()
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        self.kill();
-        end_all_in(self.dir.path());
-    }
+/// Has a service expect a host; what is typed there.
+pub fn added(service: &Service, admin: &Caller) -> String {
+    let mut adding = service.berth(&["admin", "host", "add", "beta"]);
+    let added = adding.env("BERTH_URL", &service.base).env("BERTH_TOKEN", &admin.token).output().expect("an end");
+    text(&added).lines().last().expect("a command").to_owned()
 }
 
 /// What `berth admin host list` says of hosts called so.
@@ -97,7 +28,7 @@ fn listed(service: &Service, admin: &Caller, name: &str) -> Value {
     all.iter().find(|host| host["name"] == name).cloned().unwrap_or_default()
 }
 
-fn reaches(service: &Service, admin: &Caller, state: &str) -> Value {
+pub fn reaches(service: &Service, admin: &Caller, state: &str) -> Value {
     eventually(state, 120, || Some(listed(service, admin, "beta")).filter(|host| host["state"] == state))
 }
 
@@ -116,7 +47,7 @@ async fn a_second_machine_joins_with_one_command_and_both_may_die_and_start_agai
     let typed = printed.lines().last().expect("a command").to_owned();
     assert!(typed.starts_with(&format!("berth host join {} bht_", service.base)), "{printed}");
     assert_eq!(listed(&service, &admin, "beta")["state"], "joining");
-    let mut host = Host::new();
+    let mut host = HostProcess::new(BERTH);
     host.join(&typed);
     let found = reaches(&service, &admin, "ready");
     assert_eq!(
@@ -165,7 +96,7 @@ async fn a_second_machine_joins_with_one_command_and_both_may_die_and_start_agai
 }
 
 /// A host's folder is no service's, nor a service's folder a host's.
-fn refuses_what_it_is_not(host: &mut Host, service: &Service) {
+fn refuses_what_it_is_not(host: &mut HostProcess, service: &Service) {
     assert_eq!(host.stop(), Some(0), "{}", host.log());
     let told = text(&host.ends(&["serve", "--listen", "127.0.0.1:0"]));
     assert!(told.contains("is a host's that joined") && told.contains("berth host serve"), "{told}");
@@ -174,7 +105,7 @@ fn refuses_what_it_is_not(host: &mut Host, service: &Service) {
     assert!(told.contains("has joined") && told.contains("--again"), "{told}");
     let told = text(&host.ends(&["host", "join", "http://192.0.2.1:1", &token]));
     assert!(told.contains("anybody on the way reads the token") && told.contains("--insecure"), "{told}");
-    let other = Host::new();
+    let other = HostProcess::new(BERTH);
     let told = text(&other.ends(&["host", "serve"]));
     assert!(told.contains("has joined no platform"), "{told}");
     std::fs::write(other.dir.path().join("identity"), "x").expect("a file");
@@ -191,10 +122,8 @@ fn refuses_what_it_is_not(host: &mut Host, service: &Service) {
 async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
     let mut service = Service::started(BERTH, &["micro"]);
     let admin = service.admin().await;
-    let mut adding = service.berth(&["admin", "host", "add", "beta"]);
-    let added = adding.env("BERTH_URL", &service.base).env("BERTH_TOKEN", &admin.token).output().expect("an end");
-    let typed = text(&added).lines().last().expect("a command").to_owned();
-    let mut host = Host::new();
+    let typed = added(&service, &admin);
+    let mut host = HostProcess::new(BERTH);
     host.join(&typed);
     let found = reaches(&service, &admin, "ready");
     let images = host.dir.path().join("images");
@@ -228,12 +157,12 @@ async fn an_image_comes_to_a_machine_that_joined_and_a_vm_boots_there() {
 }
 
 /// The path of what is said of a host.
-fn of(host: &Value, verb: &str) -> String {
+pub fn of(host: &Value, verb: &str) -> String {
     format!("/api/v1/admin/hosts/{}/{verb}", host.as_str().expect("an id"))
 }
 
 /// Has a VM go from host to host and back while the service dies at every step; it has what was written, and there is one of it.
-async fn leaves(service: &mut Service, host: &Host, hosts: &[Value; 2], id: &str) {
+async fn leaves(service: &mut Service, host: &HostProcess, hosts: &[Value; 2], id: &str) {
     let folders = [host.dir.path().to_owned(), service.dir.path().to_owned()];
     let mut admin = service.admin().await;
     let vm = ready(&admin, id).await;
@@ -270,7 +199,7 @@ async fn leaves(service: &mut Service, host: &Host, hosts: &[Value; 2], id: &str
 }
 
 /// Attaches disks of the service's own host to a VM of another, and has the service die at every step; one copy of each is left.
-async fn disks_come(service: &mut Service, host: &Host, vm: &str) -> Caller {
+async fn disks_come(service: &mut Service, host: &HostProcess, vm: &str) -> Caller {
     let mut admin = service.admin().await;
     for point in TRAVEL {
         let body = json!({"name": "data", "type": "block", "size_gb": 10, "region_id": "local"});

@@ -22,6 +22,7 @@ mod host;
 mod identity;
 mod image;
 mod join;
+mod join_sandboxes;
 mod listener;
 mod network;
 mod networks;

@@ -1,8 +1,6 @@
 //! Two replicas of a service on one PostgreSQL, each with machines of its own, of which the active one is lost in every way.
 
-use std::net::TcpListener;
-
-use berth_testkit::{Caller, Postgres, Service, eventually};
+use berth_testkit::{Caller, Postgres, Service, eventually, replicas};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -13,27 +11,15 @@ use crate::guest::{ready, says, with_login};
 struct Pair {
     alpha: Service,
     beta: Service,
-    _postgres: Postgres,
+    postgres: Postgres,
 }
 
 impl Pair {
     /// The first is active, the second stands by.
     async fn started() -> Self {
         let postgres = Postgres::started();
-        let url = format!("postgres://berth@127.0.0.1:{}/berth", postgres.port());
-        let [mut alpha, mut beta] = [(); 2].map(|()| {
-            // An address that no connection begins at.
-            let listener = TcpListener::bind("127.79.0.2:0").expect("a port");
-            let mut service = Service::new(BERTH, &["micro"]);
-            service.set("BERTH_DATABASE_URL", &url);
-            service.set("BERTH_REPLICA_ADDRESS", &listener.local_addr().expect("an address").to_string());
-            service
-        });
-        alpha.start();
-        let key = "secrets.key";
-        std::fs::copy(alpha.dir.path().join(key), beta.dir.path().join(key)).expect("the key of secrets");
-        beta.start();
-        let pair = Self { alpha, beta, _postgres: postgres };
+        let [alpha, beta] = replicas(BERTH, "micro", &postgres);
+        let pair = Self { alpha, beta, postgres };
         let admin = pair.alpha.admin().await;
         admin.until("two hosts", async |admin| hosts(&admin).await.iter().all(|host| host["state"] == "ready")).await;
         pair
@@ -106,7 +92,7 @@ fn signal(service: &Service, signal: Signal) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_outlive_every_replica_and_whoever_is_left_goes_on_with_them() {
-    let Pair { mut alpha, mut beta, _postgres } = Pair::started().await;
+    let Pair { mut alpha, mut beta, postgres: _postgres } = Pair::started().await;
     let admin = alpha.admin().await;
     let [own, other] = hosts(&admin).await;
     let here = vm_on(&admin, &alpha, &own, &other).await;
@@ -150,4 +136,25 @@ async fn machines_outlive_every_replica_and_whoever_is_left_goes_on_with_them() 
     admin.delete(&format!("/vms/{id}")).await;
     admin.gone(id).await;
     assert_eq!(alpha.machine(id), None);
+}
+
+/// One of the version before the database's, and one of the version after it, as far as they know.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_of_another_version_stands_by_and_takes_no_database_that_a_newer_one_wrote() {
+    let Pair { mut alpha, mut beta, postgres } = Pair::started().await;
+    let last = postgres.sql("berth", "SELECT max(version) FROM _sqlx_migrations");
+    let newer = format!("UPDATE _sqlx_migrations SET version = 9000 WHERE version = {last}");
+    let older = format!("UPDATE _sqlx_migrations SET version = {last} WHERE version = 9000");
+    postgres.sql("berth", &newer);
+    assert_eq!(beta.stop(), Some(0), "{}", beta.log());
+    beta.start();
+    // It passes on what it is asked, and its host answers.
+    let admin = beta.admin().await;
+    admin.until("its host", async |admin| hosts(&admin).await.iter().all(|host| host["state"] == "ready")).await;
+    assert_eq!(alpha.stop(), Some(0), "{}", alpha.log());
+    let told = "a newer Berth wrote the database (step 9000 of its schema)";
+    eventually("why it is not active", 60, || beta.log().contains(told).then_some(()));
+    assert!(!beta.log().contains("Berth answers at"), "{}", beta.log());
+    postgres.sql("berth", &older);
+    active(&beta).await;
 }

@@ -54,7 +54,7 @@ impl World {
     }
 
     /// The service dies at a point that something leads to, and comes back. The point has to have been reached.
-    async fn dies_by(&mut self, point: &str, something: impl AsyncFnOnce(&Caller)) {
+    pub async fn dies_by(&mut self, point: &str, something: impl AsyncFnOnce(&Caller)) {
         let (faults, settings) = std::mem::take(&mut self.until_then);
         let config = self.service.dir.path().join("berth.toml");
         let usual = std::fs::read(&config).expect("a file");

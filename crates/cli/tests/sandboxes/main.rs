@@ -14,6 +14,7 @@ mod escape;
 mod harness;
 mod images;
 mod inside;
+mod leaving;
 mod life;
 mod network;
 mod networks6;

@@ -97,6 +97,18 @@ pub const TEMPLATE: &[&str] = &[
     "template.ready.before",
     "template.ready.after",
 ];
+/// Of one that leaves its host.
+pub const LEAVING: &[&str] = &[
+    "sandbox.leave.before",
+    "sandbox.leave.frozen",
+    "memory.bring.intent",
+    "memory.travel.expected",
+    "memory.travel.taken",
+    "memory.bring.done",
+    "sandbox.leave.brought",
+    "sandbox.leave.gone",
+    "sandbox.leave.after",
+];
 pub const TEMPLATE_LATE: &[&str] = &["template.expire.before", "template.expire.after"];
 pub const TEMPLATE_REMOVAL: &[&str] = &["template.remove.before", "template.remove.done", "template.remove.after"];
 
@@ -116,7 +128,7 @@ fn every_step_of_every_plan_has_points_at_which_the_service_is_killed() {
             DELETION,
             REMOVAL,
         ][..],
-        &[UPLOAD, EXPIRY, DEATH, RETRY, FAILURE, TEMPLATE, TEMPLATE_LATE, TEMPLATE_REMOVAL],
+        &[UPLOAD, EXPIRY, DEATH, RETRY, FAILURE, LEAVING, TEMPLATE, TEMPLATE_LATE, TEMPLATE_REMOVAL],
     ];
     let killed: Vec<_> = lists.into_iter().flatten().copied().flatten().copied().collect();
     let of_sandboxes = StepKind::ALL.iter().filter(|kind| kind.acts()).map(|kind| format!("sandbox.{kind}"));

@@ -5,6 +5,7 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
+mod fleet;
 #[path = "../machines/guest.rs"]
 mod guest;
 
@@ -113,8 +114,13 @@ fn sandbox(service: &Service, id: &str) -> Option<i32> {
 
 /// The process of the machine in a folder.
 fn qemu(service: &Service, folder: &str) -> Option<i32> {
+    qemu_among(service.processes(folder))
+}
+
+/// The one of these processes that is a machine.
+fn qemu_among(processes: Vec<i32>) -> Option<i32> {
     let program = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    service.processes(folder).into_iter().find(|pid| program(pid).to_string_lossy().contains("qemu"))
+    processes.into_iter().find(|pid| program(pid).to_string_lossy().contains("qemu"))
 }
 
 /// Waits until something has a value.

@@ -71,7 +71,7 @@ pub struct Edition {
     pub made_at: Timestamp,
 }
 
-/// A file of an image.
+/// A file that goes from host to host: of an image, of what sandboxes boot, or a layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImageFile {

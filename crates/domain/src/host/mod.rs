@@ -10,6 +10,7 @@ pub mod disk;
 pub mod error;
 pub mod export;
 pub mod gpu;
+pub mod guest;
 pub mod image;
 pub mod join;
 pub mod model;

@@ -68,6 +68,17 @@ pub struct BuildSpec {
     pub patience: Duration,
 }
 
+impl BuildSpec {
+    /// The uploads that it needs.
+    pub fn uploads(&self) -> impl Iterator<Item = UploadId> {
+        let named = self.images.values().filter_map(|named| match named {
+            Named::Upload(id) => Some(*id),
+            Named::Template { .. } => None,
+        });
+        self.context.into_iter().chain(named)
+    }
+}
+
 /// A machine that builds stages, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {

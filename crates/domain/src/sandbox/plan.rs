@@ -86,6 +86,15 @@ pub struct Checkpoint {
     pub given_up: bool,
 }
 
+/// How a sandbox without a machine leaves its host, which is drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// What it needs there is being brought.
+    Waits,
+    /// There is something to do for it.
+    Goes,
+}
+
 /// When a sandbox's time is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expiry {
@@ -132,6 +141,8 @@ pub struct Look {
     pub deaths_since: Option<Timestamp>,
     /// What is to be checkpointed.
     pub checkpoint: Option<Checkpoint>,
+    /// Whether it is to leave its host.
+    pub leaving: Option<Leaving>,
     /// Whether the running machine has other rules for its network than it should.
     pub network_changed: bool,
     /// When its time is over.
@@ -172,6 +183,8 @@ pub enum Step {
     Pause,
     /// End the machine's process.
     End,
+    /// Do what comes next for one that leaves its host.
+    Leave,
     /// Record that it is to be started again from its disk.
     StartAgain {
         /// Why.
@@ -218,6 +231,8 @@ words! {
         Pause = "pause",
         /// [`Step::End`].
         End = "end",
+        /// [`Step::Leave`].
+        Leave = "leave",
         /// [`Step::StartAgain`].
         StartAgain = "start_again",
         /// [`Step::Expire`].
@@ -257,6 +272,7 @@ impl Step {
             Self::SetNetwork => StepKind::SetNetwork,
             Self::Pause => StepKind::Pause,
             Self::End => StepKind::End,
+            Self::Leave => StepKind::Leave,
             Self::StartAgain { .. } => StepKind::StartAgain,
             Self::Expire(_) => StepKind::Expire,
             Self::Retry => StepKind::Retry,
@@ -306,7 +322,11 @@ pub fn deaths(s: &Look) -> i64 {
 fn at_rest(s: &Look) -> Step {
     match (&s.machine, s.checkpoint) {
         (Machine::Absent, Some(checkpoint)) => cold(s, checkpoint),
-        (Machine::Absent, None) => Step::Rest,
+        (Machine::Absent, None) => match s.leaving {
+            Some(Leaving::Goes) => Step::Leave,
+            Some(Leaving::Waits) => Step::Wait(s.now.plus_seconds(SOURCE_POLL)),
+            None => Step::Rest,
+        },
         _ => Step::End,
     }
 }
@@ -352,10 +372,12 @@ fn live(s: &Look, checkpoint: Checkpoint) -> Step {
     }
 }
 
-/// A checkpoint without a machine.
+/// A checkpoint without a machine. The top of one that was to leave its host, or left it, need not be made yet.
 fn cold(s: &Look, checkpoint: Checkpoint) -> Step {
     if takes_too_long(s, checkpoint) {
         Step::GiveUpCheckpoint(checkpoint.snapshot)
+    } else if s.layer.is_some() && !s.layer_made {
+        Step::MakeDisk
     } else {
         Step::CheckpointCold(checkpoint.snapshot)
     }

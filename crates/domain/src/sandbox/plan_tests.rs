@@ -49,6 +49,7 @@ impl World {
             deaths: 0,
             deaths_since: None,
             checkpoint: None,
+            leaving: None,
             network_changed: false,
             expiry: Expiry::default(),
         };
@@ -90,8 +91,10 @@ impl World {
             Step::Enter(phase, _) => self.enter(phase),
             Step::Reserve => self.s.reserved = true,
             Step::MakeDisk => {
-                if self.s.layer.is_none() {
-                    self.s.layer = Some(self.fresh());
+                match self.s.layer {
+                    None => self.s.layer = Some(self.fresh()),
+                    Some(layer) if !self.made.contains(&layer) => self.made.push(layer),
+                    Some(_) => {}
                 }
                 self.s.layer_made = recorded;
             }
@@ -115,6 +118,7 @@ impl World {
                 }
             }
             Step::End => self.s.machine = Machine::Absent,
+            Step::Leave => self.leave(recorded),
             Step::StartAgain { died, .. } => self.start_again(died),
             Step::Expire(_) => {
                 self.s.wish = Wish::Paused;
@@ -140,6 +144,17 @@ impl World {
             Step::Rest => {}
         }
         self.s.now.0 += 1000;
+    }
+
+    /// Freezes its disk under a top that is not made yet, and goes over.
+    fn leave(&mut self, recorded: bool) {
+        assert_eq!((&self.s.machine, self.s.checkpoint), (&Machine::Absent, None));
+        if self.s.layer_made && recorded {
+            self.layers += 1;
+            (self.s.layer, self.s.layer_made) = (Some(layer(self.layers)), false);
+        } else if recorded {
+            self.s.leaving = None;
+        }
     }
 
     fn start_again(&mut self, died: bool) {
@@ -171,6 +186,7 @@ impl World {
     }
 
     fn checkpoint(&mut self, recorded: bool) {
+        assert!(self.s.layer_made, "{self:?}");
         let next = self.begin_checkpoint();
         if !self.made.contains(&next) {
             self.made.push(next);
@@ -196,7 +212,7 @@ impl World {
         }
         if let Some(phase) = to {
             self.s.wish = if verb == Verb::Pause { Wish::Paused } else { Wish::Ready };
-            self.s.swap = verb == Verb::Restore;
+            (self.s.swap, self.s.leaving) = (verb == Verb::Restore, None);
             self.enter(phase);
         }
     }
@@ -223,6 +239,7 @@ enum Event {
     Die,
     Vanish,
     HostRestart,
+    Drain,
     Network,
     Expiry(i64),
     Time(i64),
@@ -238,6 +255,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Die),
         1 => Just(Event::Vanish),
         1 => Just(Event::HostRestart),
+        2 => Just(Event::Drain),
         1 => Just(Event::Network),
         1 => (0..100i64).prop_map(Event::Expiry),
         2 => (1..200i64).prop_map(Event::Time),
@@ -260,6 +278,9 @@ fn disturb(world: &mut World, event: &Event) {
         Event::HostRestart => {
             world.s.machine = Machine::Absent;
             world.s.host_restarted = true;
+        }
+        Event::Drain if world.s.phase == Phase::Paused && world.s.layer.is_some() => {
+            world.s.leaving = Some(Leaving::Goes);
         }
         Event::Network => world.s.network_changed = true,
         Event::Expiry(seconds) if world.s.phase == Phase::Ready => {
@@ -322,6 +343,24 @@ fn a_new_sandbox_is_brought_up_step_by_step() {
         world.apply(step, true);
     }
     assert_eq!(seen, ["enter", "reserve", "make_disk", "start"]);
+}
+
+#[test]
+fn who_leaves_waits_for_what_comes_and_who_is_snapshotted_then_has_a_disk_first() {
+    let mut world = ready();
+    world.verb(Verb::Pause);
+    world.settle();
+    let at = |leaving| next(&Look { leaving, ..world.s.clone() });
+    assert_eq!(at(None), Step::Rest);
+    assert!(matches!(at(Some(Leaving::Waits)), Step::Wait(_)));
+    assert_eq!(at(Some(Leaving::Goes)), Step::Leave);
+    world.s.leaving = Some(Leaving::Goes);
+    world.apply(Step::Leave, true);
+    assert!(!world.s.layer_made);
+    world.verb(Verb::Snapshot);
+    assert_eq!(next(&world.s), Step::MakeDisk);
+    world.settle();
+    assert_eq!((world.s.phase, world.s.leaving), (Phase::Paused, None));
 }
 
 #[test]

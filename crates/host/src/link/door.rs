@@ -20,9 +20,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use super::{CERTIFICATE, CONNECTION_WINDOW, LinkError, MOST, PRESENCE, Papers, STREAM_WINDOW, TERM, Terms};
+use super::{CERTIFICATE, CONNECTION_WINDOW, LinkError, MOST, PRESENCE, Papers, SPOKEN, STREAM_WINDOW, TERM, Terms};
 use crate::Host;
-use crate::wire::serve;
+use crate::wire::{VERSION, serve};
 
 /// How long somebody may take to say who they are.
 const GREETING: Duration = Duration::from_secs(10);
@@ -174,5 +174,6 @@ fn answered(outcome: Result<String, LinkError>) -> Response<Full<Bytes>> {
 fn said(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
+    response.headers_mut().insert(SPOKEN, VERSION.into());
     response
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::dial;
-use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM, tls};
+use super::{Authority, CERTIFICATE, CONNECTION_WINDOW, HostName, MOST, PRESENCE, STREAM_WINDOW, TERM, spoken, tls};
 use crate::clock::Clock;
 use crate::vm::Console;
-use crate::wire::Carrier;
+use crate::wire::{Carrier, OLDEST};
 
 /// The longest pause between two tries.
 const LONGEST: Duration = Duration::from_secs(8);
@@ -61,6 +61,8 @@ pub struct Line {
     in_term: InTerm,
     /// The latest term of which the host said that it was asked in it, and that it answers in no earlier one.
     refused_for: AtomicI64,
+    /// The version that the host said last that it speaks.
+    spoken: AtomicU32,
     state: Mutex<State>,
     closed: CancellationToken,
     ended: Arc<Notify>,
@@ -90,9 +92,9 @@ impl Line {
         patience: Patience,
         in_term: InTerm,
     ) -> Self {
-        let (closed, refused_for) = (CancellationToken::new(), AtomicI64::new(0));
+        let (closed, refused_for, spoken) = (CancellationToken::new(), AtomicI64::new(0), AtomicU32::new(OLDEST));
         let (state, ended) = (Mutex::default(), Arc::default());
-        Self { address, name, authority, clock, patience, in_term, refused_for, state, closed, ended }
+        Self { address, name, authority, clock, patience, in_term, refused_for, spoken, state, closed, ended }
     }
 
     /// The later term that the host was asked in, where it refused this service for that since the last call.
@@ -154,16 +156,23 @@ impl Line {
                 // The connection was about to end, and the request is not sent.
                 Err(error) if !is_again && (error.is_canceled() || error.is_closed()) => self.let_go(number).await,
                 Ok(response) => {
-                    let later = response.headers().get(TERM).and_then(|said| said.to_str().ok()?.parse().ok());
-                    if let Some(later) = later.filter(|_| response.status() == StatusCode::CONFLICT) {
-                        self.refused_for.fetch_max(later, Ordering::SeqCst);
-                    }
+                    self.note(&response);
                     return Ok(response);
                 }
                 Err(error) => return Err(io::Error::other(error)),
             }
             is_again = true;
         }
+    }
+
+    /// Notes what the host says beside its answer.
+    fn note(&self, response: &Response<Incoming>) {
+        let said = |name| response.headers().get(name).and_then(|said| said.to_str().ok());
+        let later = said(TERM).and_then(|term| term.parse().ok());
+        if let Some(later) = later.filter(|_| response.status() == StatusCode::CONFLICT) {
+            self.refused_for.fetch_max(later, Ordering::SeqCst);
+        }
+        self.spoken.store(spoken(response.headers()), Ordering::SeqCst);
     }
 
     async fn send_by(
@@ -252,5 +261,9 @@ impl Carrier for Line {
         }
         let stream = hyper::upgrade::on(&mut response).await.map_err(io::Error::other)?;
         Ok(Box::new(TokioIo::new(stream)))
+    }
+
+    fn spoken(&self) -> u32 {
+        self.spoken.load(Ordering::SeqCst)
     }
 }

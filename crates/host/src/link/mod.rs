@@ -29,7 +29,11 @@ pub use term::Terms;
 
 /// In which term a service asks; in a refusal, which term was the latest.
 const TERM: &str = "berth-term";
-/// The media type of what both sides say of themselves.
+/// Which version a host speaks ([`crate::wire::VERSION`]); in each of its answers.
+const SPOKEN: &str = "berth-spoken";
+/// The version that hosts speak which do not say it: they came before those that do.
+const UNSAID: u32 = 10;
+/// Where a host says how it is.
 const PRESENCE: &str = "/presence";
 /// Where a host says which certificate it would have, and takes it.
 const CERTIFICATE: &str = "/certificate";
@@ -60,5 +64,28 @@ pub enum LinkError {
 impl From<rustls::Error> for LinkError {
     fn from(error: rustls::Error) -> Self {
         Self::Tls(error.to_string())
+    }
+}
+
+/// The version that a host speaks which answers with these headers.
+fn spoken(headers: &http::HeaderMap) -> u32 {
+    let said = headers.get(SPOKEN).and_then(|said| said.to_str().ok()?.parse().ok());
+    said.unwrap_or(UNSAID)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_host_that_does_not_say_what_it_speaks_is_of_the_time_before() {
+        let of = |said: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            headers.extend(said.map(|said| (HeaderName::from_static(SPOKEN), HeaderValue::from_static(said))));
+            spoken(&headers)
+        };
+        assert_eq!((of(Some("11")), of(Some("12")), of(None), of(Some("of late"))), (11, 12, UNSAID, UNSAID));
     }
 }

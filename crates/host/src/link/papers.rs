@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::certificate::certificate_of;
-use super::{LinkError, tls};
+use super::{Authority, HostName, LinkError, tls};
 
 /// The papers of a host, each in PEM, as they lie in its folder.
 #[derive(Clone, Serialize, Deserialize)]
@@ -37,6 +37,17 @@ pub fn request() -> Result<(String, String), LinkError> {
 }
 
 impl Pem {
+    /// Papers of this name that the authority makes by itself, with a key of their own, and when their certificate ends: for who
+    /// has the authority.
+    ///
+    /// # Errors
+    /// No key or certificate can be made.
+    pub fn made(authority: &Authority, name: HostName, now: Timestamp) -> Result<(Self, Timestamp), LinkError> {
+        let (key, csr) = request()?;
+        let (certificate, until) = authority.host(name, &csr, now)?;
+        Ok((Self { key, certificate, authority: authority.pem().into() }, until))
+    }
+
     /// Whether the authority's certificate is the one with this SHA-256.
     pub fn is_of(&self, fingerprint: &[u8; 32]) -> bool {
         certificate_of(&self.authority).is_ok_and(|found| <[u8; 32]>::from(Sha256::digest(&found)) == *fingerprint)
@@ -52,10 +63,11 @@ impl Pem {
         Ok(Timestamp(0).plus_seconds(read.validity().not_after.timestamp()))
     }
 
-    fn config(&self) -> Result<Arc<ServerConfig>, LinkError> {
+    /// What is served with them, by this protocol.
+    pub(super) fn config(&self, protocol: &[u8]) -> Result<Arc<ServerConfig>, LinkError> {
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())
             .map_err(|_| LinkError::Unreadable("a key is not PEM"))?;
-        tls::of_host(certificate_of(&self.certificate)?, key, certificate_of(&self.authority)?, tls::HTTP2)
+        tls::of_host(certificate_of(&self.certificate)?, key, certificate_of(&self.authority)?, protocol)
     }
 }
 
@@ -79,7 +91,7 @@ impl Papers {
         pem: Pem,
         keep: impl Fn(&Pem) -> std::io::Result<()> + Send + Sync + 'static,
     ) -> Result<Self, LinkError> {
-        let config = pem.config()?;
+        let config = pem.config(tls::HTTP2)?;
         Ok(Self { current: RwLock::new((pem, config)), asked: Mutex::default(), keep: Box::new(keep) })
     }
 
@@ -100,7 +112,7 @@ impl Papers {
         let key = asked.clone().ok_or(LinkError::Unreadable("no certificate was asked for"))?;
         let authority = self.current.read().unwrap_or_else(PoisonError::into_inner).0.authority.clone();
         let pem = Pem { key, certificate, authority };
-        let config = pem.config()?;
+        let config = pem.config(tls::HTTP2)?;
         (self.keep)(&pem)?;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = (pem, config);
         *asked = None;

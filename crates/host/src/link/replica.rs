@@ -10,14 +10,11 @@ use std::time::Duration;
 use berth_domain::Timestamp;
 use rustix::net::sockopt;
 use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::certificate::certificate_of;
 use super::dial::dial;
-use super::papers::request;
+use super::papers::Pem;
 use super::{Authority, HostName, LinkError, tls};
 
 /// A connection on which nothing was heard for this long is asked whether the other side is there, and so is each time
@@ -37,10 +34,8 @@ pub fn serving(
     name: HostName,
     now: Timestamp,
 ) -> Result<(Arc<ServerConfig>, Timestamp), LinkError> {
-    let (key, csr) = request()?;
-    let (pem, until) = authority.host(name, &csr, now)?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| LinkError::Unreadable("a key is not PEM"))?;
-    Ok((tls::of_host(certificate_of(&pem)?, key, authority.certificate().clone(), tls::HTTP1)?, until))
+    let (pem, until) = Pem::made(authority, name, now)?;
+    Ok((pem.config(tls::HTTP1)?, until))
 }
 
 /// Connects to the replica that has this name at `host:port`. One whose machine is gone is given up within seconds,

@@ -7,6 +7,7 @@
 pub mod agent;
 pub mod build;
 pub mod qemu;
+pub mod travel;
 
 use std::path::{Path, PathBuf};
 
@@ -15,9 +16,12 @@ use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 pub use berth_domain::host::Aim;
 pub use berth_domain::host::gpu::{Device, Gpu};
+pub use berth_domain::host::guest::GuestArrival;
+pub use berth_domain::host::image::ImageFile;
 pub use berth_domain::host::sandbox::{
     Activity, Capacity, Checkpoint, CheckpointDone, DISK_FULL, Found, From, Kept, Paused, Sample, StartSpec, Started,
 };
@@ -27,6 +31,7 @@ pub use berth_domain::sandbox::plan::Machine as Observed;
 use agent::Connection;
 use build::Log;
 
+use crate::vm::Content;
 use crate::{EngineError, Result};
 
 /// A build under way: what is built, and how its owner follows it and calls it off.
@@ -55,6 +60,28 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// Identifies the host's present boot.
     fn host_boot(&self) -> String;
 
+    /// What its machines boot: the SHA-256 of the guest's manifest; none where it has none that is whole.
+    async fn guest(&self) -> Result<Option<String>>;
+
+    /// What a guest consists of, if it is whole and still the one that machines boot.
+    async fn guest_files(&self, version: &str) -> Result<Vec<ImageFile>>;
+
+    /// Opens a file of that guest, one of [`SandboxEngine::guest_files`]. Whoever reads fewer bytes than it has knows that it
+    /// broke off.
+    async fn guest_file(&self, version: &str, file: &ImageFile) -> Result<Box<dyn Content>>;
+
+    /// Makes room for a guest that comes from another host. What came in an earlier try goes, and who is at that is refused
+    /// from then on.
+    async fn expect_guest(&self, arrival: &GuestArrival) -> Result<()>;
+
+    /// Takes a file of a guest that is expected, if all of it comes and hashes to what it is to. Nobody sees it yet. Bytes that
+    /// do not come for half a minute are given up.
+    async fn take_guest_file(&self, travel: Uuid, file: &ImageFile, content: Box<dyn Content>) -> Result<()>;
+
+    /// Has machines that start from now on boot what came, whole or not at all; fine where they do already. Those that run keep
+    /// what they booted.
+    async fn adopt_guest(&self, arrival: &GuestArrival) -> Result<()>;
+
     /// The templates that the platform brings along.
     async fn templates(&self) -> Result<Vec<PlatformTemplate>>;
 
@@ -70,8 +97,37 @@ pub trait SandboxEngine: Send + Sync + 'static {
     /// What a layer takes on the host, in bytes.
     async fn layer_bytes(&self, id: LayerId) -> Result<i64>;
 
+    /// The file of a layer to which nobody writes any more: its length, and what it hashes to.
+    async fn layer_file(&self, id: LayerId) -> Result<ImageFile>;
+
+    /// Opens the file of a layer ([`SandboxEngine::layer_file`]). Whoever reads fewer bytes than it has knows that it broke off.
+    async fn read_layer(&self, id: LayerId, file: &ImageFile) -> Result<Box<dyn Content>>;
+
+    /// Makes room for a layer that comes from another host; false where it is there already. What came in an earlier try goes,
+    /// and who is at that is refused from then on.
+    async fn expect_layer(&self, id: LayerId, file: &ImageFile) -> Result<bool>;
+
+    /// Takes the file of a layer that is expected, whole or not at all: if all of it comes and hashes to what it is to. Bytes that
+    /// do not come for half a minute are given up.
+    async fn take_layer(&self, id: LayerId, file: &ImageFile, content: Box<dyn Content>) -> Result<()>;
+
     /// Removes a memory; fine where there is none.
     async fn remove_memory(&self, id: MemoryId) -> Result<()>;
+
+    /// What is sent of a memory that goes to another host: its length, and what it hashes to.
+    async fn memory_file(&self, id: MemoryId) -> Result<ImageFile>;
+
+    /// Reads a memory as it is sent ([`SandboxEngine::memory_file`]). Whoever reads fewer bytes than it has knows that it broke
+    /// off.
+    async fn read_memory(&self, id: MemoryId, file: &ImageFile) -> Result<Box<dyn Content>>;
+
+    /// Makes room for a memory that comes from another host; false where it is there already. What came in an earlier try goes,
+    /// and who is at that is refused from then on.
+    async fn expect_memory(&self, id: MemoryId, file: &ImageFile) -> Result<bool>;
+
+    /// Takes a memory that is expected, whole or not at all, if its machines can load it: what was captured of another guest, by
+    /// another QEMU or on another processor is refused for good.
+    async fn take_memory(&self, id: MemoryId, file: &ImageFile, content: Box<dyn Content>) -> Result<()>;
 
     /// Moves a layer, a memory or an upload into a folder; fine where there is none.
     async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()>;

@@ -21,6 +21,8 @@ pub struct HostCache {
     about: Mutex<About>,
     /// How sandboxes are used, once for each time that it was asked; none while it is being asked.
     activities: Mutex<HashMap<MachineId, Option<(Instant, Activity)>>>,
+    /// Held by whoever sends it an upload: two builds may need the same.
+    pub uploading: tokio::sync::Mutex<()>,
     /// Who watches VMs.
     pub vms: broadcast::Sender<MachineId>,
     /// Who watches sandboxes.
@@ -32,6 +34,7 @@ impl Default for HostCache {
         Self {
             about: Mutex::default(),
             activities: Mutex::default(),
+            uploading: tokio::sync::Mutex::default(),
             vms: broadcast::channel(EVENTS).0,
             sandboxes: broadcast::channel(EVENTS).0,
         }

@@ -7,8 +7,28 @@ use berth_domain::host::{Ask, EngineError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What both sides speak. It changes with everything that a host may be asked; hosts of another one answer nothing.
-pub const VERSION: u32 = 10;
+/// What this side speaks. It grows with everything that a host may be asked.
+pub const VERSION: u32 = 11;
+/// The earliest that is still spoken with a host, or by one. What was said in it is read as before, and written as before:
+/// `crates/testkit/tests/ask/spoken` has some of it.
+pub const OLDEST: u32 = 10;
+/// The questions that are younger than [`OLDEST`], with the version that brought them. A host of an earlier one is not asked.
+const YOUNGER: &[(&str, u32)] = &[
+    ("guest.version", 11),
+    ("guest.files", 11),
+    ("guest.expect", 11),
+    ("guest.adopt", 11),
+    ("stream.guest_file", 11),
+    ("stream.take_guest", 11),
+    ("layer.file", 11),
+    ("layer.expect", 11),
+    ("stream.layer_file", 11),
+    ("stream.take_layer", 11),
+    ("memory.file", 11),
+    ("memory.expect", 11),
+    ("stream.memory_file", 11),
+    ("stream.take_memory", 11),
+];
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;
 // The largest that a machine's start asks for: firewall rules, of 42 bytes an address and of 1,024 beside those.
@@ -68,11 +88,65 @@ impl Asked {
     pub fn read(bytes: &[u8]) -> Result<Ask, EngineError> {
         let nonsense = |error: serde_json::Error| EngineError::Permanent(format!("this is no question: {error}"));
         let Spoken { version } = serde_json::from_slice(bytes).map_err(nonsense)?;
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(EngineError::Transient(format!(
-                "this host is asked in version {VERSION}, not {version}; install the same Berth on both sides"
+                "this host is asked in versions {OLDEST} to {VERSION}, not {version}; install the same Berth on both sides"
             )));
         }
         serde_json::from_slice::<Self>(bytes).map(|asked| asked.ask).map_err(nonsense)
+    }
+
+    /// The question as a host is asked that speaks no later version than this.
+    ///
+    /// # Errors
+    /// That version is not spoken any more, or has no such question: until the host is upgraded it cannot be asked.
+    pub fn of_version(spoken: u32, ask: Ask) -> Result<Self, EngineError> {
+        let version = spoken.min(VERSION);
+        if version < OLDEST {
+            return Err(EngineError::Transient(format!(
+                "the host is asked in version {version}, and this service asks in {OLDEST} to {VERSION}; install the same \
+                 Berth there"
+            )));
+        }
+        if version < since(ask.verb()) {
+            return Err(EngineError::Transient(format!(
+                "the host's Berth is older than this service's and has no {}; install the same there",
+                ask.verb()
+            )));
+        }
+        Ok(Self { version, ask })
+    }
+}
+
+/// The version that brought a question.
+fn since(verb: &str) -> u32 {
+    YOUNGER.iter().find(|(younger, _)| *younger == verb).map_or(OLDEST, |(_, version)| *version)
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::host::ask::host;
+
+    use super::*;
+
+    #[test]
+    fn a_host_is_asked_in_the_latest_version_that_both_sides_speak() {
+        let describe = || Ask::from(host::Ask::from(host::Describe {}));
+        for (spoken, asked) in [(OLDEST, OLDEST), (VERSION, VERSION), (VERSION + 1, VERSION)] {
+            assert_eq!(Asked::of_version(spoken, describe()).unwrap().version, asked, "{spoken}");
+        }
+        let Err(EngineError::Transient(said)) = Asked::of_version(OLDEST - 1, describe()) else {
+            panic!("it is asked")
+        };
+        assert!(said.contains("install the same Berth there"), "{said}");
+    }
+
+    #[test]
+    fn questions_that_are_younger_are_some_and_came_in_a_version_since_the_oldest() {
+        let all: Vec<_> = Ask::VERBS.concat();
+        for (verb, version) in YOUNGER {
+            assert!(all.contains(verb), "{verb} is no question");
+            assert!((OLDEST + 1..=VERSION).contains(version), "{verb} came in {version}");
+        }
     }
 }

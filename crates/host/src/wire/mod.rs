@@ -10,6 +10,10 @@
 //! engine does whose caller drops the call. A question that becomes a stream turns its connection into that stream
 //! after its answer ([`turn`](self::turn)).
 //!
+//! Hosts and the service need not be of one version: a host says which it speaks ([`VERSION`]) when a connection begins, and is
+//! asked in that where it is an earlier one. So a question never changes once it was spoken; what is to be asked otherwise
+//! is another question, until no version that is spoken has the former.
+//!
 //! What carries the bytes ([`Carrier`]) is no matter of this module: a stream of HTTP/2, a socket, a pipe in a test. It
 //! tells who is on the other side; here everybody who asks may.
 
@@ -27,6 +31,6 @@ mod turn;
 mod vms;
 
 pub use gone::Gone;
-pub use message::{ANSWER, QUESTION, VERSION};
+pub use message::{ANSWER, OLDEST, QUESTION, VERSION};
 pub use remote::{Carrier, Remote};
 pub use serve::serve;

@@ -28,6 +28,11 @@ const CHUNK: usize = 128 << 10;
 pub trait Carrier: Send + Sync + 'static {
     /// Begins a connection, for one question.
     async fn connect(&self) -> io::Result<Box<dyn Console>>;
+
+    /// The latest version that the host speaks, as it said when the last connection began ([`VERSION`]).
+    fn spoken(&self) -> u32 {
+        VERSION
+    }
 }
 
 /// A host that is somewhere else, as an engine of VMs and one of sandboxes.
@@ -78,16 +83,16 @@ impl Remote {
 
     /// Begins a connection with a question.
     pub(super) async fn begin(&self, ask: Ask) -> Result<Box<dyn Console>> {
-        let bytes = frame::of(&Asked { version: VERSION, ask }, QUESTION)
-            .map_err(|error| EngineError::Permanent(error.to_string()))?;
         let begun = async {
-            let mut stream = self.carrier.connect().await?;
+            let mut stream = self.carrier.connect().await.map_err(|error| unreachable(&error))?;
+            let asked = Asked::of_version(self.carrier.spoken(), ask)?;
+            let bytes = frame::of(&asked, QUESTION).map_err(|error| EngineError::Permanent(error.to_string()))?;
             // A host that has answered and left breaks the writing off, whose answer is there to be read. Where it has not,
             // reading says so.
             let _ = frame::write(&mut stream, &bytes).await;
-            io::Result::Ok(stream)
+            Ok(stream)
         };
-        timeout(self.patience, begun).await.map_err(|_| self.silent())?.map_err(|error| unreachable(&error))
+        timeout(self.patience, begun).await.map_err(|_| self.silent())?
     }
 
     /// Waits for the answer, and gives away what is told before it.

@@ -4,22 +4,24 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, host, layer, memory, sandbox, stream, template, upload};
+use berth_domain::host::ask::{Ask, guest, host, layer, memory, sandbox, stream, template, upload};
 use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::message::CALL_OFF;
 use super::remote::{Remote, read};
 use crate::error::transient;
 use crate::sandbox::agent::{self, Connection};
 use crate::sandbox::{
-    Activity, Aim, Build, BuildSpec, Built, Capacity, Checkpoint, CheckpointDone, Found, Kept, Named, Observed, Paused,
-    PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
+    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, GuestArrival, ImageFile, Kept, Observed,
+    Paused, PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
+use crate::vm::Content;
 use crate::{Result, lost};
 
 #[async_trait]
@@ -38,6 +40,34 @@ impl SandboxEngine for Remote {
 
     fn host_boot(&self) -> String {
         self.cache.about().sandbox.boot
+    }
+
+    async fn guest(&self) -> Result<Option<String>> {
+        self.ask(guest::Version {}).await
+    }
+
+    async fn guest_files(&self, version: &str) -> Result<Vec<ImageFile>> {
+        self.ask(guest::Files { version: version.to_owned() }).await
+    }
+
+    async fn guest_file(&self, version: &str, file: &ImageFile) -> Result<Box<dyn Content>> {
+        let asked = stream::GuestFile { version: version.to_owned(), file: file.clone() };
+        let mut stream = self.begin(Ask::Stream(asked.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(Box::new(stream.take(file.bytes)))
+    }
+
+    async fn expect_guest(&self, arrival: &GuestArrival) -> Result<()> {
+        self.ask(guest::Expect { arrival: arrival.clone() }).await
+    }
+
+    async fn take_guest_file(&self, travel: Uuid, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        let asked = stream::TakeGuest { travel, file: file.clone() };
+        self.pass_on(content, file.bytes, Ask::Stream(asked.into())).await
+    }
+
+    async fn adopt_guest(&self, arrival: &GuestArrival) -> Result<()> {
+        self.ask(guest::Adopt { arrival: arrival.clone() }).await
     }
 
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
@@ -60,8 +90,48 @@ impl SandboxEngine for Remote {
         self.ask(layer::Bytes { id }).await
     }
 
+    async fn layer_file(&self, id: LayerId) -> Result<ImageFile> {
+        self.ask(layer::File { id }).await
+    }
+
+    async fn read_layer(&self, id: LayerId, file: &ImageFile) -> Result<Box<dyn Content>> {
+        let asked = stream::LayerFile { id, file: file.clone() };
+        let mut stream = self.begin(Ask::Stream(asked.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(Box::new(stream.take(file.bytes)))
+    }
+
+    async fn expect_layer(&self, id: LayerId, file: &ImageFile) -> Result<bool> {
+        self.ask(layer::Expect { id, file: file.clone() }).await
+    }
+
+    async fn take_layer(&self, id: LayerId, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        let asked = stream::TakeLayer { id, file: file.clone() };
+        self.pass_on(content, file.bytes, Ask::Stream(asked.into())).await
+    }
+
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
         self.ask(memory::Remove { id }).await
+    }
+
+    async fn memory_file(&self, id: MemoryId) -> Result<ImageFile> {
+        self.ask(memory::File { id }).await
+    }
+
+    async fn read_memory(&self, id: MemoryId, file: &ImageFile) -> Result<Box<dyn Content>> {
+        let asked = stream::MemoryFile { id, file: file.clone() };
+        let mut stream = self.begin(Ask::Stream(asked.into())).await?;
+        self.hear(&mut stream, &mut |_| ()).await?;
+        Ok(Box::new(stream.take(file.bytes)))
+    }
+
+    async fn expect_memory(&self, id: MemoryId, file: &ImageFile) -> Result<bool> {
+        self.ask(memory::Expect { id, file: file.clone() }).await
+    }
+
+    async fn take_memory(&self, id: MemoryId, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        let asked = stream::TakeMemory { id, file: file.clone() };
+        self.pass_on(content, file.bytes, Ask::Stream(asked.into())).await
     }
 
     async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()> {
@@ -123,7 +193,7 @@ impl SandboxEngine for Remote {
     }
 
     async fn build_template(&self, build: &Build) -> Result<Built> {
-        for id in sent(&build.spec) {
+        for id in build.spec.uploads() {
             self.send_upload(id).await?;
         }
         let asked = self.begin(Ask::Stream(stream::Build { spec: build.spec.clone() }.into())).await?;
@@ -232,6 +302,7 @@ impl Remote {
 
     /// Has the host have an upload, if it waits on this side.
     async fn send_upload(&self, id: UploadId) -> Result<()> {
+        let _uploading = self.cache.uploading.lock().await;
         let file = self.spooled(id);
         if tokio::fs::try_exists(&file).await.map_err(transient)? {
             self.send(&file, |bytes| Ask::Stream(stream::Receive { id, bytes }.into())).await?;
@@ -239,13 +310,4 @@ impl Remote {
         }
         Ok(())
     }
-}
-
-/// The uploads that a build needs.
-fn sent(spec: &BuildSpec) -> impl Iterator<Item = UploadId> {
-    let named = spec.images.values().filter_map(|named| match named {
-        Named::Upload(id) => Some(*id),
-        Named::Template { .. } => None,
-    });
-    spec.context.into_iter().chain(named)
 }

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use axum_core::body::Body;
 use berth_domain::agent::{MAX_FRAME, SESSION_WINDOW, STREAM_WINDOW};
-use berth_domain::host::ask::stream::{
-    Agent, Ask, Build, Event, Exported, ImageFile, Picture, Reached, Receive, Stage, Take,
-};
+use berth_domain::host::Question;
+use berth_domain::host::ask::stream::{Agent, Ask, Build, Event, Exported, Picture, Reached, Receive, Stage};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
@@ -27,7 +26,7 @@ use super::tell::{Stream, attend, beat, end, tell};
 use crate::answer::say;
 use crate::sandbox::build::Log;
 use crate::sandbox::{self, DISK_FULL};
-use crate::vm::Console;
+use crate::vm::{Console, Content};
 use crate::{EngineError, Host, Result};
 
 /// Bytes of a file that are received or sent at a time.
@@ -43,8 +42,26 @@ pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> 
         Ask::Screen(q) => carry(host.vm.screen(q.id), say(&q, Ok(())).into(), stream).await,
         Ask::Picture(q) => picture(host, q, stream).await,
         Ask::Exported(q) => exported(host, q, stream).await,
-        Ask::ImageFile(q) => image_file(host, q, stream).await,
-        Ask::Take(q) => take(host, q, stream).await,
+        Ask::ImageFile(q) => give(host.vm.image_file(&q.edition, &q.file), say(&q, Ok(())).into(), stream).await,
+        Ask::Take(q) => {
+            let taken = |content| host.vm.take_image_file(q.travel, &q.image, &q.file, content);
+            take(&q, taken, stream).await
+        }
+        Ask::GuestFile(q) => give(host.sandbox.guest_file(&q.version, &q.file), say(&q, Ok(())).into(), stream).await,
+        Ask::TakeGuest(q) => {
+            let taken = |content| host.sandbox.take_guest_file(q.travel, &q.file, content);
+            take(&q, taken, stream).await
+        }
+        Ask::LayerFile(q) => give(host.sandbox.read_layer(q.id, &q.file), say(&q, Ok(())).into(), stream).await,
+        Ask::TakeLayer(q) => {
+            let taken = |content| host.sandbox.take_layer(q.id, &q.file, content);
+            take(&q, taken, stream).await
+        }
+        Ask::MemoryFile(q) => give(host.sandbox.read_memory(q.id, &q.file), say(&q, Ok(())).into(), stream).await,
+        Ask::TakeMemory(q) => {
+            let taken = |content| host.sandbox.take_memory(q.id, &q.file, content);
+            take(&q, taken, stream).await
+        }
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
         Ask::Stage(q) => {
@@ -139,23 +156,40 @@ async fn pour(mut content: impl AsyncRead + Unpin, mut stream: impl Stream) -> i
     }
 }
 
-/// Sends a file of an image, which goes to another host.
-async fn image_file(host: &Host, q: ImageFile, mut stream: impl Stream) -> io::Result<()> {
-    let content = match attend(&mut stream, host.vm.image_file(&q.edition, &q.file)).await? {
+/// Sends a file that goes to another host, once it is open and that is said.
+async fn give(
+    open: impl Future<Output = Result<Box<dyn Content>>>,
+    opened: Told,
+    mut stream: impl Stream,
+) -> io::Result<()> {
+    let content = match attend(&mut stream, open).await? {
         None => return Ok(()),
         Some(Err(error)) => return end(&mut stream, Told::Failed(error)).await,
         Some(Ok(content)) => content,
     };
-    tell(&mut stream, &say(&q, Ok(())).into()).await?;
+    tell(&mut stream, &opened).await?;
     pour(content, stream).await
 }
 
-/// Takes a file of an image that comes from another host.
-async fn take(host: &Host, q: Take, mut stream: impl Stream) -> io::Result<()> {
-    tell(&mut stream, &say(&q, Ok(())).into()).await?;
+/// Takes a file that comes from another host.
+async fn take<Q, S, T>(q: &Q, taken: impl FnOnce(Box<dyn Content>) -> T, mut stream: S) -> io::Result<()>
+where
+    Q: Question<Answer = ()>,
+    S: Stream + 'static,
+    T: Future<Output = Result<()>>,
+{
+    tell(&mut stream, &say(q, Ok(())).into()).await?;
     let (content, mut stream) = tokio::io::split(stream);
-    let taken = host.vm.take_image_file(q.travel, &q.image, &q.file, Box::new(content)).await;
-    tell(&mut stream, &say(&q, taken).into()).await?;
+    let (mut taken, mut beat) = (pin!(taken(Box::new(content))), beat());
+    // What has come to its end is still worked on: a memory is unpacked.
+    let taken = loop {
+        tokio::select! {
+            biased;
+            taken = &mut taken => break taken,
+            _ = beat.tick() => tell(&mut stream, &Told::Working).await?,
+        }
+    };
+    tell(&mut stream, &say(q, taken).into()).await?;
     stream.shutdown().await
 }
 

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use berth_domain::ids::HostId;
 use berth_domain::replica::{RENEW, Watch};
 use berth_host::clock::Clock;
-use berth_host::link::{self, Authority, HostName, Papers, Pem};
+use berth_host::link::{Authority, HostName, Papers, Pem};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -49,8 +49,19 @@ pub(super) async fn stand_by(
     let wait = Duration::from_secs(config.database_wait_seconds);
     let db = Db::connect(&config.database_url, wait, CONNECTIONS).await.context("the database cannot be opened")?;
     let (keeper, watch, active) = (folder::keeper(config)?, Watch::default(), watch::Sender::new(None));
-    let mut standby =
-        Standby { config, bound, certificate, db, keeper, watch, active, engines: None, looks: 0, told: None };
+    let mut standby = Standby {
+        config,
+        bound,
+        certificate,
+        db,
+        keeper,
+        watch,
+        active,
+        engines: None,
+        looks: 0,
+        told: None,
+        warned: None,
+    };
     let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
     let mut outcome = tokio::select! {
         outcome = standby.until_active(&mut tasks, &stop) => outcome.map(|()| true),
@@ -94,28 +105,39 @@ struct Standby<'a> {
     engines: Option<Engines>,
     /// How often it has looked.
     looks: u32,
-    /// What was said last in the log.
+    /// What was said last in the log of who is active.
     told: Option<String>,
+    /// What was said last there that is wrong.
+    warned: Option<String>,
+}
+
+/// Whose turn it is.
+enum Turn {
+    /// This replica's, which is active from now on.
+    Own,
+    /// Another one's, as the database has it.
+    Other(KeeperRow),
+    /// This one's, which cannot take it.
+    Missed,
 }
 
 impl Standby<'_> {
     async fn until_active(&mut self, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Result<()> {
         loop {
             match self.look().await {
-                Ok(None) => return Ok(()),
-                Ok(Some(active)) => {
-                    self.follow(&active.keeper);
+                Ok(Turn::Own) => return Ok(()),
+                Ok(Turn::Missed) => self.follow(None),
+                Ok(Turn::Other(active)) => {
+                    self.follow(Some(&active.keeper));
                     self.tell(&active);
-                    // One of another version may know other rows of hosts.
-                    if tasks.is_empty() && self.db.is_current().await.unwrap_or(false) {
-                        let answers = self.answer(&active, tasks, stop).await;
-                        if let Err(error) = answers {
-                            // What a database says that goes away is no mistake of this replica's.
-                            if self.db.ping().await.is_ok() {
-                                return Err(error);
-                            }
-                            self.warn(format!("this host does not answer yet; trying again: {error:#}"));
+                    if tasks.is_empty()
+                        && let Err(error) = self.answer(&active, tasks, stop).await
+                    {
+                        // What a database says that goes away, or is of another version, is no mistake of this replica's.
+                        if self.db.is_current().await.unwrap_or(false) {
+                            return Err(error);
                         }
+                        self.warn(format!("this host does not answer yet; trying again: {error:#}"));
                     }
                     self.stays_known().await;
                 }
@@ -135,8 +157,7 @@ impl Standby<'_> {
         }
     }
 
-    /// Who is active; none where it is this one.
-    async fn look(&mut self) -> Result<Option<KeeperRow>, DbError> {
+    async fn look(&mut self) -> Result<Turn, DbError> {
         let known = match keeper::find(&self.db).await {
             // New, or of a version that had none.
             Err(DbError::NoTable(_)) => {
@@ -147,7 +168,8 @@ impl Standby<'_> {
         };
         let Some(known) = known else {
             let is_first = keeper::claim(&self.db, &self.keeper, None, now()).await?;
-            return if is_first { Ok(None) } else { keeper::find(&self.db).await };
+            let other = if is_first { None } else { keeper::find(&self.db).await? };
+            return Ok(other.map_or(Turn::Own, Turn::Other));
         };
         let silent = self.watch.is_silent(known.sign, folder::uptime()).then_some(known.sign);
         let is_single = known.keeper.address.is_none();
@@ -156,12 +178,20 @@ impl Standby<'_> {
             self.db.migrate().await?;
         }
         let takes_over = is_single && self.config.take_over;
+        let is_free = takes_over || known.is_free_for(&self.keeper, silent);
+        if is_free && let Some(step) = self.db.newer_step().await? {
+            self.warn(format!(
+                "it is this replica's turn, which it cannot take: a newer Berth wrote the database (step {step} of its schema). \
+                 Install that version here, too"
+            ));
+            return Ok(Turn::Missed);
+        }
         let is_turn = if takes_over {
             keeper::take(&self.db, &self.keeper, true, now()).await?.is_ok()
         } else {
             known.is_free_for(&self.keeper, silent) && keeper::claim(&self.db, &self.keeper, silent, now()).await?
         };
-        Ok((!is_turn).then_some(known))
+        Ok(if is_turn { Turn::Own } else { Turn::Other(known) })
     }
 
     /// Has this host have its row again where an administrator removed it as lost.
@@ -186,9 +216,9 @@ impl Standby<'_> {
     }
 
     fn warn(&mut self, told: String) {
-        if self.told.as_ref() != Some(&told) {
+        if self.warned.as_ref() != Some(&told) {
             tracing::warn!("{told}");
-            self.told = Some(told);
+            self.warned = Some(told);
         }
     }
 
@@ -202,9 +232,11 @@ impl Standby<'_> {
         }
     }
 
-    fn follow(&self, active: &Keeper) {
-        let name = host::name_of_replica(HostId(active.folder));
-        let active = active.address.clone().map(|address| Active { address, name });
+    fn follow(&self, active: Option<&Keeper>) {
+        let active = active.and_then(|active| {
+            let name = host::name_of_replica(HostId(active.folder));
+            active.address.clone().map(|address| Active { address, name })
+        });
         self.active.send_if_modified(|known| {
             let differs = *known != active;
             *known = active;
@@ -258,9 +290,7 @@ impl Standby<'_> {
 /// The papers of the host of a replica, made by itself: it has the platform's authority. They last for as long as it stands
 /// by, and the active one renews them.
 fn papers(authority: &Authority, name: HostName) -> Result<Papers> {
-    let (key, csr) = link::request()?;
-    let (certificate, _) = authority.host(name, &csr, now())?;
-    let pem = Pem { key, certificate, authority: authority.pem().into() };
+    let (pem, _) = Pem::made(authority, name, now())?;
     Papers::new(pem, |_| Ok(())).context("the papers of this host do not fit together")
 }
 

@@ -11,7 +11,7 @@ use berth_domain::ids::Owner;
 use super::{Db, DbError, FromRow, Row, Signal, Value, sql};
 
 /// Tables whose rows say when they want work; looking at a row earlier does no harm.
-const TABLES: [&str; 14] = [
+const TABLES: [&str; 15] = [
     "vms",
     "disks",
     "disk_snapshots",
@@ -23,6 +23,7 @@ const TABLES: [&str; 14] = [
     "sandboxes",
     "sandbox_templates",
     "sandbox_layers",
+    "sandbox_layer_copies",
     "sandbox_memories",
     "networks",
     "outbox",

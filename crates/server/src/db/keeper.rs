@@ -13,6 +13,7 @@
 //! ([`Db::in_term`]), and writes nothing in an earlier one than the database's.
 
 use berth_domain::Timestamp;
+use berth_domain::ids::HostId;
 use berth_domain::replica::Sign;
 use uuid::Uuid;
 
@@ -201,6 +202,13 @@ pub async fn outdo(db: &Db, of_host: i64) -> Result<bool, DbError> {
 /// Notes that a service still runs; `false` if another one came after it.
 pub async fn seen(db: &Db, run: Uuid, now: Timestamp) -> Result<bool, DbError> {
     note(db, run, true, now).await
+}
+
+/// The hosts on which a service of this database is: the active one's, and those of replicas that stand by.
+pub async fn hosts(on: impl On) -> Result<Vec<HostId>, DbError> {
+    let ids: Vec<String> =
+        sql("SELECT id FROM hosts WHERE service IS NOT NULL AND removed_at IS NULL").fetch_all(on).await?;
+    Ok(ids.iter().filter_map(|id| id.parse().ok()).collect())
 }
 
 /// Notes that whichever service of this folder has the database ended in good order.

@@ -3,6 +3,10 @@
 //! Rule: expand, then contract. A migration only adds; a later release removes what became useless, when no running
 //! service reads it any more. Applied in order, the migrations equal the schema of a fresh installation.
 //!
+//! A replica that stands by may be of the version before or after the active one's. It reads the keeper, settings, the secrets'
+//! marks and the row of its host, and writes that row once: columns of those are added with a default, and none is removed
+//! or renamed.
+//!
 //! The list stands here and is not made by sqlx's macro: the macro would have SQLite and the whole
 //! of TLS compiled a second time, for the compiler's own use.
 
@@ -90,8 +94,10 @@ const STEPS: &[Step] = steps![
     62 "0062" "disks_on_hosts",
     63 "0063" "replicas",
     65 "0065" "sandboxes_on_hosts",
+    66 "0066" "layer_copies",
     67 "0067" "drained_hosts",
     68 "0068" "disks_under_way",
+    69 "0069" "sandboxes_leave",
 ];
 
 /// Brings the schema up to date; does nothing if it is.
@@ -108,6 +114,12 @@ pub(super) async fn run(db: &Db) -> Result<(), DbError> {
 pub(super) async fn is_current(db: &Db) -> Result<bool, DbError> {
     let found: Vec<i64> = sql("SELECT version FROM _sqlx_migrations ORDER BY version").fetch_all(db).await?;
     Ok(found.iter().eq(STEPS.iter().map(|step| &step.version)))
+}
+
+/// The latest step that was applied by a newer version than this.
+pub(super) async fn newer_step(db: &Db) -> Result<Option<i64>, DbError> {
+    let found: Vec<i64> = sql("SELECT version FROM _sqlx_migrations ORDER BY version DESC").fetch_all(db).await?;
+    Ok(found.into_iter().find(|version| STEPS.iter().all(|step| step.version != *version)))
 }
 
 /// Why the service cannot use the schema, for the operator.
@@ -173,6 +185,12 @@ mod tests {
         sql("DELETE FROM _sqlx_migrations WHERE version = $1").bind(middle).execute(&mut tx).await.unwrap();
         tx.commit().await.unwrap();
         assert!(!db.is_current().await.unwrap());
+        assert_eq!(db.newer_step().await.unwrap(), None);
+        let mut tx = db.begin().await.unwrap();
+        let later = sql("UPDATE _sqlx_migrations SET version = 9000 WHERE version = $1").bind(STEPS[0].version);
+        later.execute(&mut tx).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(db.newer_step().await.unwrap(), Some(9000));
     }
 
     #[test]

@@ -218,6 +218,14 @@ impl Db {
         migrate::is_current(self).await
     }
 
+    /// The latest step of the schema that only a newer version has.
+    ///
+    /// # Errors
+    /// The database does not answer.
+    pub async fn newer_step(&self) -> Result<Option<i64>, DbError> {
+        migrate::newer_step(self).await
+    }
+
     /// Whether others may write to the same database: a service that lost it to this one, and has not noticed yet.
     pub const fn is_shared(&self) -> bool {
         matches!(self.pools, Pools::Postgres(..))

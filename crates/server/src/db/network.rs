@@ -162,6 +162,19 @@ pub async fn hosts(
     Ok(hosts.into_iter().map(|Host(host)| host).collect())
 }
 
+/// The hosts of the other machines of a machine's networks.
+pub async fn hosts_of_others(
+    tx: &mut Tx,
+    memberships: &[MembershipRow],
+    machine: MachineId,
+) -> Result<BTreeSet<HostId>, DbError> {
+    let mut found = BTreeSet::new();
+    for joined in memberships {
+        found.extend(hosts(&mut *tx, joined.id, machine, None).await?);
+    }
+    Ok(found)
+}
+
 /// The addresses of a network that are somebody's.
 pub async fn addresses(tx: &mut Tx, network: NetworkId) -> Result<BTreeSet<Ipv4Addr>, DbError> {
     struct Taken(Ipv4Addr);

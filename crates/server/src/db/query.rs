@@ -111,6 +111,7 @@ id_values!(
     SandboxId,
     TemplateId,
     SnapshotId,
+    LayerCopyId,
     LayerId,
     MemoryId,
     UploadId,

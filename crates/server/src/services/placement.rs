@@ -111,6 +111,12 @@ pub async fn drained(on: impl On) -> Result<Vec<(HostId, Drain)>, DbError> {
     Ok(hosts.filter_map(|host| Some((host.id, host.drain?))).collect())
 }
 
+/// The hosts that take new machines.
+pub async fn takers(on: impl On) -> Result<Vec<HostId>, DbError> {
+    let hosts = host::all(on).await?.into_iter().filter(|host| host.state() == State::Ready);
+    Ok(hosts.map(|host| host.id).collect())
+}
+
 /// Which VMs leave a host; none where it is not drained.
 pub async fn drain_of(on: impl On, id: Option<HostId>) -> Result<Option<Drain>, DbError> {
     match id {

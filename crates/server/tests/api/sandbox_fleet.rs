@@ -1,6 +1,7 @@
 //! Sandboxes on several hosts: where they are put, what is asked of which host, and hosts that come and go.
 
 use berth_host::sandbox::Kept;
+use berth_server::config::Config;
 use berth_server::db::sql;
 use berth_testkit::{Caller, JoinedHost, Platform, agent, eventually};
 use serde_json::{Value, json};
@@ -28,8 +29,10 @@ async fn template(admin: &Caller, body: Value) {
 }
 
 /// A platform whose own host has no room for machines of sandboxes, and the host that has, with the template `there`.
-async fn two() -> (Platform, JoinedHost) {
-    let platform = Platform::start().await;
+pub async fn two() -> (Platform, JoinedHost) {
+    // A project builds two at the same time.
+    let change = |config: &mut Config| (config.sandbox.builders, config.identity.access_token_seconds) = (8, 1_000_000);
+    let platform = Platform::start_with(change).await;
     leave(&platform, 0);
     let beta = join(&platform, "beta").await;
     template(&platform.admin, wish("there", "FROM scratch\nRUN x")).await;
@@ -37,24 +40,25 @@ async fn two() -> (Platform, JoinedHost) {
 }
 
 /// A sandbox of the template `there` that is ready.
-async fn sandbox(admin: &Caller) -> String {
+pub async fn sandbox(admin: &Caller) -> String {
     let id = admin.create_sandbox(json!({"template_id": "there"})).await;
     admin.sandbox_reaches(&id, "Ready").await;
     id
 }
 
-async fn host(admin: &Caller, id: &str) -> Value {
+/// The host of a sandbox.
+pub async fn host(admin: &Caller, id: &str) -> Value {
     admin.get(&format!("/sandboxes/{id}")).await.body["host_id"].clone()
 }
 
-async fn act(admin: &Caller, id: &str, verb: &str, phase: &str) -> Value {
+pub async fn act(admin: &Caller, id: &str, verb: &str, phase: &str) -> Value {
     let acted = admin.post(&format!("/sandboxes/{id}/{verb}"), json!({})).await;
     assert_eq!(acted.status, 202, "{acted:?}");
     admin.sandbox_reaches(id, phase).await
 }
 
 /// A snapshot of a sandbox that is ready.
-async fn snapshot(admin: &Caller, id: &str) -> String {
+pub async fn snapshot(admin: &Caller, id: &str) -> String {
     let snapshot = admin.post(&format!("/sandboxes/{id}/snapshots"), json!({})).await.id();
     let path = format!("/snapshots/{snapshot}");
     admin.until("the snapshot", async |admin| admin.get(&path).await.body["status"] == "Ready").await;
@@ -148,12 +152,23 @@ async fn what_was_sent_for_a_build_is_there_while_it_is_built() {
     beta.sandboxes.set_builds_last(true);
     let mut body = wish("with", "FROM scratch\nCOPY a b");
     body["context_id"] = json!(sent.id());
-    let made = admin.post("/sandbox_templates", body).await;
+    let made = admin.post("/sandbox_templates", body.clone()).await;
     assert_eq!(made.status, 201, "{made:?}");
     admin.until("the files are there", async |_| beta.sandboxes.uploads() == 1).await;
     assert_eq!(beta.sandboxes.uploaded(), [vec![7_u8; 1024]]);
     assert_eq!(platform.sandboxes.uploads(), 1, "they are where they were received, too");
+    // Another build that has them keeps them there.
+    body["name"] = json!("also");
+    assert_eq!(admin.post("/sandbox_templates", body).await.status, 201);
+    admin.until("another build", async |_| beta.sandboxes.builds() == 3).await;
     assert_eq!(admin.delete("/sandbox_templates/with").await.status, 204);
+    let rows = async || {
+        let rows = sql("SELECT COUNT(*) FROM sandbox_templates WHERE name = 'with' AND deleted_at IS NULL");
+        rows.fetch_one::<i64>(&platform.app().db).await.expect("a number")
+    };
+    admin.until("the end of the build", async |_| rows().await == 0).await;
+    assert_eq!(beta.sandboxes.uploads(), 1, "the other one is not done");
+    assert_eq!(admin.delete("/sandbox_templates/also").await.status, 204);
     admin.until("they are gone", async |_| beta.sandboxes.uploads() == 0).await;
 }
 
@@ -167,7 +182,25 @@ async fn a_restore_takes_a_sandbox_to_the_host_of_the_snapshot() {
     leave(&platform, 1 << 40);
     let id = admin.ready_sandbox().await;
     assert!(platform.sandboxes.spec(&id).is_some());
-    assert_eq!(admin.post(&format!("/sandboxes/{id}/restore"), json!({"snapshot_id": taken})).await.status, 202);
+    platform.sandboxes.write(&id, "here");
+    let restore = async || {
+        let path = format!("/sandboxes/{id}/restore");
+        assert_eq!(admin.post(&path, json!({"snapshot_id": taken})).await.status, 202);
+    };
+    // A host that has no room for it gets nothing of it, and it keeps what it has.
+    let room = |memory_mb| beta.sandboxes.set_capacity(|capacity| capacity.memory_mb = memory_mb);
+    room(0);
+    restore().await;
+    let kept = admin.sandbox_reaches(&id, "Paused").await;
+    assert!(kept["message"].as_str().is_some_and(|text| text.starts_with("insufficient_capacity")), "{kept}");
+    assert_eq!(kept["disk_gb"], 10, "its own disk");
+    act(admin, &id, "resume", "Ready").await;
+    assert_eq!(
+        (host(admin, &id).await == json!(beta.id), platform.sandboxes.read(&id)),
+        (false, vec!["here".to_owned()])
+    );
+    room(1 << 40);
+    restore().await;
     admin.sandbox_reaches(&id, "Ready").await;
     assert_eq!((host(admin, &id).await, beta.sandboxes.read(&id)), (json!(beta.id), vec!["there".to_owned()]));
     assert!(platform.sandboxes.spec(&id).is_none());
@@ -185,11 +218,15 @@ async fn a_restore_takes_a_sandbox_to_the_host_of_the_snapshot() {
         admin.post(&format!("/sandboxes/{}/restore", joined[0]), json!({"snapshot_id": taken})).await.status,
         202
     );
-    let failed = admin.sandbox_reaches(&joined[0], "Failed").await;
+    let failed = admin.sandbox_reaches(&joined[0], "Paused").await;
     assert!(failed["message"].as_str().is_some_and(|text| text.contains("different hosts")), "{failed}");
-    let apart = admin.create_sandbox(json!({"template_id": "there", "network_ids": [network]})).await;
+    let apart = admin.create_sandbox(json!({"snapshot_id": taken, "network_ids": [network]})).await;
     let failed = admin.sandbox_reaches(&apart, "Failed").await;
     assert!(failed["message"].as_str().is_some_and(|text| text.contains("different hosts")), "{failed}");
+    // The layers of a template come to the others.
+    let beside = admin.create_sandbox(json!({"template_id": "there", "network_ids": [network]})).await;
+    admin.sandbox_reaches(&beside, "Ready").await;
+    assert_eq!(host(admin, &beside).await, json!(platform.app().fleet.own().to_string()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -297,11 +334,20 @@ async fn a_cordoned_host_takes_no_sandbox_and_one_without_a_guest_builds_nothing
     assert_eq!((platform.sandboxes.builds(), beta.sandboxes.builds()), (1, 1));
     assert_eq!(admin.act(&format!("{path}/uncordon")).await.status, 202);
     leave(&platform, 0);
-    beta.sandboxes.set_capacity(|capacity| capacity.has_guest = false);
+    // It can be brought from nowhere.
+    platform.sandboxes.set_guest(None);
+    beta.sandboxes.set_guest(None);
     assert_eq!(admin.post("/sandbox_templates", wish("nowhere", "FROM scratch\nRUN x")).await.status, 201);
     let nowhere = "/sandbox_templates/nowhere";
     admin.until("it fails", async |admin| admin.get(nowhere).await.body["status"] == "failed").await;
     assert_eq!(beta.sandboxes.builds(), 1);
+    // The service's own host has room and no guest, and is passed over for one that has.
+    leave(&platform, 1 << 40);
+    beta.sandboxes.set_guest(Some("1"));
+    template(admin, wish("there-too", "FROM scratch\nRUN x")).await;
+    assert_eq!((platform.sandboxes.builds(), beta.sandboxes.builds()), (1, 2));
+    let message = admin.get(nowhere).await.body["message"].clone();
+    assert!(message.as_str().is_some_and(|text| text.contains("script/quickstart")), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

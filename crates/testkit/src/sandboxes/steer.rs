@@ -8,7 +8,8 @@ use berth_domain::Timestamp;
 use berth_host::EngineError;
 use berth_host::sandbox::{Activity, Capacity, Kept, StartSpec};
 
-use super::{Layer, SimulatedSandboxes};
+use super::SimulatedSandboxes;
+use super::layer::Layer;
 
 impl SimulatedSandboxes {
     /// From now on a call of this name is refused.
@@ -44,6 +45,58 @@ impl SimulatedSandboxes {
     /// What there is to give.
     pub fn set_capacity(&self, change: impl FnOnce(&mut Capacity)) {
         change(&mut self.world().capacity);
+    }
+
+    /// Its machines boot this version of the guest from now on; none where there is none.
+    pub fn set_guest(&self, version: Option<&str>) {
+        self.world().guests.here = version.map(str::to_owned);
+    }
+
+    /// The version of the guest that its machines boot.
+    pub fn guest_version(&self) -> Option<String> {
+        self.world().guests.here.clone()
+    }
+
+    /// Whether a guest is under way to it, of which something may have come.
+    pub fn awaits_guest(&self) -> bool {
+        self.world().guests.arriving.is_some()
+    }
+
+    /// The bytes of files that it sends of its guest are others than it says.
+    pub fn spoil_guest(&self, spoilt: bool) {
+        self.world().guests.spoilt = spoilt;
+    }
+
+    /// From each file that it sends of its guest only so many bytes come, and then the end; all, if none is said.
+    pub fn break_guest_off(&self, after: Option<usize>) {
+        self.world().guests.after = after;
+    }
+
+    /// How many layers came from other hosts.
+    pub fn brought(&self) -> u32 {
+        self.world().travels.brought
+    }
+
+    /// How many layers came at the same time, at most.
+    pub fn brought_at_once(&self) -> usize {
+        self.world().travels.coming.1
+    }
+
+    /// The bytes of layers that it sends are others than it says.
+    pub fn spoil_layers(&self, spoilt: bool) {
+        self.world().travels.spoilt = spoilt;
+    }
+
+    /// From each layer that it sends only so many bytes come, and then the end; all, if none is said.
+    pub fn break_layers_off(&self, after: Option<usize>) {
+        self.world().travels.after = after;
+    }
+
+    /// Something is in every layer that is there.
+    pub fn write_below(&self, text: &str) {
+        for layer in self.world().layers.values_mut() {
+            layer.written.insert(text.to_owned());
+        }
     }
 
     /// How many machines services that start from now on keep that nobody owns yet.

@@ -8,7 +8,7 @@ use berth_domain::host::{Aim, EngineError, image::ImageInfo};
 use berth_domain::ids::MachineId;
 use berth_host::Host;
 use berth_host::lost::Lost;
-use berth_host::wire::{QUESTION, VERSION, serve};
+use berth_host::wire::{OLDEST, QUESTION, VERSION, serve};
 use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -65,6 +65,7 @@ async fn what_is_no_question_is_refused_in_words() {
     let refused = |told: Option<Value>| told.expect("a refusal")["failed"].clone();
     for (message, kind) in [
         (json!({"version": VERSION + 1, "ask": ask}), "transient"),
+        (json!({"version": OLDEST - 1, "ask": ask}), "transient"),
         (json!({"version": VERSION + 1, "question": "of another time"}), "transient"),
         (json!({"version": VERSION}), "permanent"),
         (json!({"ask": ask}), "permanent"),
@@ -74,6 +75,10 @@ async fn what_is_no_question_is_refused_in_words() {
     ] {
         let failed = refused(told(&framed(&message.to_string())).await);
         assert!(failed[kind].is_string(), "{message}: {failed}");
+    }
+    for spoken in OLDEST..=VERSION {
+        let told = told(&framed(&json!({"version": spoken, "ask": ask}).to_string())).await.expect("an answer");
+        assert!(told["said"].is_object(), "{spoken}: {told}");
     }
     let longer = (QUESTION + 1).to_be_bytes();
     assert!(refused(told(&longer).await)["permanent"].is_string());

@@ -8,10 +8,10 @@ use berth_domain::host::join::Presence;
 use berth_domain::ids::HostId;
 use berth_host::Host;
 use berth_host::clock::Clock;
-use berth_host::link::{Authority, Door, HostName, Line, Papers, Patience, Pem, Terms, request};
+use berth_host::link::{Authority, Door, HostName, Line, Papers, Patience, Pem, Terms};
 use berth_host::lost::Lost;
 use berth_host::vm::Engine;
-use berth_host::wire::{Carrier, Remote};
+use berth_host::wire::{Carrier, OLDEST, Remote, VERSION};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,9 +29,7 @@ fn name() -> HostName {
 }
 
 fn papers(authority: &Authority, name: HostName) -> Pem {
-    let (key, csr) = request().expect("a key");
-    let (certificate, _) = authority.host(name, &csr, Clock::default().now()).expect("a certificate");
-    Pem { key, certificate, authority: authority.pem().into() }
+    Pem::made(authority, name, Clock::default().now()).expect("papers").0
 }
 
 /// A host that listens, until this is dropped.
@@ -92,6 +90,8 @@ async fn a_service_asks_the_host_that_it_means_and_no_other() {
     let remote = Remote::reach(Arc::new(host.line(name, &own)), spool.path()).await.expect("a host");
     remote.ready().expect("a host that is ready");
     remote.capacity().await.expect("its capacity");
+    let line = host.line(name, &own);
+    assert_eq!((line.spoken(), line.presence().await.is_ok(), line.spoken()), (OLDEST, true, VERSION));
     let (before, after, another) = (
         HostName { enrolment: 0, ..name },
         HostName { enrolment: 2, ..name },

@@ -1,9 +1,13 @@
 //! What may be asked of a host, in the same process and by bytes: the same scenarios, and the same answers.
 
 mod bytes;
+mod guests;
+mod layers;
 mod link;
+mod memories;
 mod networks;
 mod sandboxes;
+mod spoken;
 mod streams;
 mod travels;
 mod vms;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use berth_domain::host::ask::{layer, memory, sandbox, template, upload};
+use berth_domain::host::ask::{guest, layer, memory, sandbox, template, upload};
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::dockerfile::Dockerfile;
 use berth_domain::sandbox::network_policy::{Egress, NetworkPolicy};
@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::way::{Asked, Way, id, until, verbs};
 
 /// What the scenarios here drive.
-pub const NOUNS: [&[&str]; 6] = [
+pub const NOUNS: [&[&str]; 7] = [
+    guest::Ask::VERBS,
     sandbox::Ask::VERBS,
     layer::Ask::VERBS,
     memory::Ask::VERBS,
@@ -30,6 +31,12 @@ pub const NOUNS: [&[&str]; 6] = [
         "host.set_aside",
         "stream.build",
         "stream.receive",
+        "stream.guest_file",
+        "stream.take_guest",
+        "stream.layer_file",
+        "stream.take_layer",
+        "stream.memory_file",
+        "stream.take_memory",
         "stream.agent",
         "stream.watch",
     ],
@@ -212,6 +219,9 @@ async fn sandboxes_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(life(&near).await, life(&far).await);
     assert_eq!(builds(&near).await, builds(&far).await);
     assert_eq!(strays(&near).await, strays(&far).await);
+    assert_eq!(crate::guests::travels(&near).await, crate::guests::travels(&far).await);
+    assert_eq!(crate::layers::travels(&near).await, crate::layers::travels(&far).await);
+    assert_eq!(crate::memories::travels(&near).await, crate::memories::travels(&far).await);
     for way in [&near, &far] {
         way.sandbox.adopt_template("base", BASE).await.expect("a layer");
         let layer = LayerId(id(70));

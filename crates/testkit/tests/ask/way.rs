@@ -17,11 +17,14 @@ use berth_host::lost::Lost;
 use berth_host::network::NetworkEngine;
 use berth_host::sandbox::SandboxEngine;
 use berth_host::vm::{Console, Engine, VmNetwork};
-use berth_host::wire::{Carrier, Remote, serve};
+use berth_host::wire::{Carrier, Remote, VERSION, serve};
 use berth_testkit::{SimulatedEngine, SimulatedNetworks, SimulatedSandboxes};
+use serde_json::Value;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex, split};
 use uuid::Uuid;
+
+use crate::spoken;
 
 /// Bytes that are on their way at most: less than a chunk, so that streams have to wait for who reads them.
 const UNDER_WAY: usize = 4096;
@@ -100,13 +103,19 @@ pub struct Wire {
     host: Arc<Host>,
     asked: Asked,
     is_cut: Arc<AtomicBool>,
+    spoken: u32,
 }
 
 impl Wire {
     /// To a host with these engines.
     pub fn to((vms, sandboxes, networks): &Engines, data: &Path, asked: &Asked) -> Self {
         let host = Arc::new(Host::new(vms.clone(), sandboxes.clone(), networks.clone(), Lost::new(data, 7)));
-        Self { host, asked: asked.clone(), is_cut: Arc::default() }
+        Self { host, asked: asked.clone(), is_cut: Arc::default(), spoken: VERSION }
+    }
+
+    /// To one that speaks no later version than this.
+    pub fn of_version(self, spoken: u32) -> Self {
+        Self { spoken, ..self }
     }
 
     /// Whether what is sent from now on reaches nobody.
@@ -128,25 +137,57 @@ impl Carrier for Wire {
             return Ok(Box::new(ours));
         }
         let (host, asked) = (self.host.clone(), self.asked.clone());
-        tokio::spawn(carry(tap, host, asked));
+        tokio::spawn(carry(tap, host, asked, self.spoken));
         Ok(Box::new(ours))
+    }
+
+    fn spoken(&self) -> u32 {
+        self.spoken
     }
 }
 
 /// Notes the question of a connection, and carries it on.
-async fn carry(mut tap: DuplexStream, host: Arc<Host>, asked: Asked) -> io::Result<()> {
-    let length = tap.read_u32().await?;
-    let mut question = vec![0; length as usize];
-    tap.read_exact(&mut question).await?;
-    let message: serde_json::Value = serde_json::from_slice(&question).expect("a question");
-    let ask: Ask = serde_json::from_value(message["ask"].clone()).expect("a question");
-    assert_eq!(serde_json::to_value(&ask).expect("JSON"), message["ask"], "a question survives its bytes");
-    asked.lock().expect("questions").push(ask);
+async fn carry(mut tap: DuplexStream, host: Arc<Host>, asked: Asked, spoken: u32) -> io::Result<()> {
+    let question = message(&mut tap).await?;
+    let said: Value = serde_json::from_slice(&question).expect("a question");
+    let ask: Ask = serde_json::from_value(said["ask"].clone()).expect("a question");
+    assert_eq!(serde_json::to_value(&ask).expect("JSON"), said["ask"], "a question survives its bytes");
+    assert!(said["version"].as_u64().is_some_and(|version| version <= spoken.into()), "it is understood");
+    asked.lock().expect("questions").push(ask.clone());
     let (mut to, theirs) = duplex(UNDER_WAY);
     tokio::spawn(async move { serve(&host, theirs).await });
-    to.write_u32(length).await?;
-    to.write_all(&question).await?;
-    tokio::io::copy_bidirectional(&mut tap, &mut to).await.map(drop)
+    pass(&mut to, &question).await?;
+    let ((mut from_asker, mut to_asker), (mut from_host, mut to_host)) = (split(tap), split(to));
+    let asks = async {
+        tokio::io::copy(&mut from_asker, &mut to_host).await?;
+        to_host.shutdown().await
+    };
+    let answers = async {
+        while let Ok(told) = message(&mut from_host).await {
+            pass(&mut to_asker, &told).await?;
+            let told: Value = serde_json::from_slice(&told)?;
+            if let Some(answer) = told.get("said") {
+                spoken::keep(&ask, answer);
+            }
+            if told.get("said").or(told.get("failed")).is_some() {
+                break;
+            }
+        }
+        tokio::io::copy(&mut from_host, &mut to_asker).await?;
+        to_asker.shutdown().await
+    };
+    tokio::try_join!(asks, answers).map(drop)
+}
+
+/// The next message of a connection.
+async fn message(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut message = vec![0; from.read_u32().await? as usize];
+    from.read_exact(&mut message).await.map(|_| message)
+}
+
+async fn pass(to: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> io::Result<()> {
+    to.write_u32(u32::try_from(message.len()).expect("a length")).await?;
+    to.write_all(message).await
 }
 
 /// An id that is the same in both ways.

@@ -38,7 +38,7 @@ pub enum HostCommand {
     Cordon(HostArg),
     /// Take new machines again, and have VMs leave no more
     Uncordon(HostArg),
-    /// Take no new machines, and have VMs that are off go to other hosts, with their disks
+    /// Take no new machines, and have VMs that are off and sandboxes that are paused go to other hosts, with all they have
     Drain(DrainArgs),
     /// Call a host otherwise, or give it labels
     Label(LabelArgs),
@@ -72,7 +72,7 @@ pub struct AddArgs {
 pub struct DrainArgs {
     /// Name or id
     host: String,
-    /// VMs that run, too: each is shut down, and starts on another host
+    /// Those that run, too: each VM is shut down, and starts on another host; each sandbox is paused, and goes on there
     #[arg(long)]
     restart: bool,
     #[command(flatten)]
@@ -157,7 +157,8 @@ async fn drain(context: &Context, args: DrainArgs) -> Result<()> {
     row(context, &host)
 }
 
-/// What is left of a drain. A VM is on another host before its disks are, and needs this one until they have come.
+/// What is left of a drain. A VM is on another host before its disks are, and needs this one until they have come. Layers and
+/// memories of sandboxes, snapshots and templates are needed until another host is their home.
 fn left(host: &Host, seconds: u64) -> Stage {
     let counted = |count: i64, one: &str| match count {
         0 => None,
@@ -165,7 +166,8 @@ fn left(host: &Host, seconds: u64) -> Stage {
         many => Some(format!("{many} {one}s")),
     };
     let (name, holds) = (&host.name, &host.holds);
-    let all: Vec<_> = counted(holds.machines, "machine").into_iter().chain(counted(holds.leaving, "disk")).collect();
+    let all = [(holds.machines, "machine"), (holds.leaving, "disk"), (holds.layers, "layer")];
+    let all: Vec<_> = all.into_iter().filter_map(|(count, one)| counted(count, one)).collect();
     let left = all.join(" and ");
     if left.is_empty() {
         return Stage::Over;
@@ -173,9 +175,9 @@ fn left(host: &Host, seconds: u64) -> Stage {
     Stage::Underway {
         shown: format!("{name}: {left} left"),
         late: format!(
-            "{name} still has {left} after {seconds} s. VMs that run leave with --restart; suspended VMs, and those that no \
-             other host has room for, stay. Disks of VMs that left follow, or say why they cannot. Look at them: berth admin \
-             vm list"
+            "{name} still has {left} after {seconds} s. What runs leaves with --restart; suspended VMs, and what no other host \
+             takes, stay. Disks of VMs that left follow, or say why they cannot, and so do layers of sandboxes, snapshots and \
+             templates: the service's log says why they stay. Look at them: berth admin vms, berth admin sandboxes"
         ),
     }
 }
@@ -284,12 +286,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_drained_once_it_has_no_machine_and_no_disk_of_one_that_left() {
-        let about = |machines: i64, leaving: i64| {
+    fn a_host_is_drained_once_it_has_no_machine_no_disk_of_one_that_left_and_no_layer() {
+        let about = |machines: i64, leaving: i64, layers: i64| {
             let host = json!({
                 "id": "one", "name": "beta", "region_ids": [], "addresses": [], "cpus": 1, "memory_mb": 1,
                 "memory_overcommit": {}, "gpus": [], "labels": {}, "state": "draining", "drain": "all",
-                "holds": {"machines": machines, "disks": 5, "images": 0, "leaving": leaving}, "joined": true,
+                "holds": {"machines": machines, "disks": 5, "images": 0, "leaving": leaving, "layers": layers}, "joined": true,
                 "version": null, "trouble": null, "certificate_expires_at": null, "last_seen_at": "", "created_at": "",
             });
             match left(&serde_json::from_value(host).unwrap(), 60) {
@@ -297,13 +299,17 @@ mod tests {
                 Stage::Over => None,
             }
         };
-        for (machines, leaving, part) in
-            [(1, 0, "1 machine"), (0, 1, "1 disk"), (2, 3, "2 machines and 3 disks"), (1, 2, "1 machine and 2 disks")]
-        {
-            let (shown, late) = about(machines, leaving).unwrap();
+        for (machines, leaving, layers, part) in [
+            (1, 0, 0, "1 machine"),
+            (0, 1, 0, "1 disk"),
+            (2, 3, 0, "2 machines and 3 disks"),
+            (1, 2, 0, "1 machine and 2 disks"),
+            (0, 0, 4, "4 layers"),
+        ] {
+            let (shown, late) = about(machines, leaving, layers).unwrap();
             assert_eq!(shown, format!("beta: {part} left"));
             assert!(late.starts_with(&format!("beta still has {part} after 60 s.")), "{late}");
         }
-        assert_eq!(about(0, 0), None);
+        assert_eq!(about(0, 0, 0), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Questions about captured memories.
 
 use super::question::questions;
+use crate::host::image::ImageFile;
 use crate::ids::MemoryId;
 
 questions! {
@@ -11,5 +12,18 @@ questions! {
             /// Which.
             id: MemoryId,
         } -> (),
+        /// What is sent of a memory that goes to another host: its length, and what it hashes to.
+        File "file" {
+            /// Of which.
+            id: MemoryId,
+        } -> ImageFile,
+        /// Makes room for a memory that comes from another host; false where it is there already. Who is at an earlier try is
+        /// refused from then on.
+        Expect "expect" {
+            /// Which.
+            id: MemoryId,
+            /// What is sent of it.
+            file: ImageFile,
+        } -> bool,
     }
 }

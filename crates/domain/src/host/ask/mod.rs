@@ -10,6 +10,7 @@
 pub mod disk;
 pub mod disk_snapshot;
 pub mod export;
+pub mod guest;
 pub mod host;
 pub mod image;
 pub mod layer;
@@ -42,6 +43,14 @@ macro_rules! nouns {
             /// What it is called: its noun, a dot, its verb.
             pub const fn verb(&self) -> &'static str {
                 match self { $(Self::$noun(ask) => ask.verb()),* }
+            }
+
+            /// An answer to it, read and written again: what another version wrote is the same then, where both agree on it.
+            ///
+            /// # Errors
+            /// It is no answer to this question.
+            pub fn read_again(&self, answer: serde_json::Value) -> serde_json::Result<serde_json::Value> {
+                match self { $(Self::$noun(ask) => ask.read_again(answer)),* }
             }
         }
 
@@ -76,6 +85,8 @@ nouns! {
     Template "template" template,
     /// Machines of sandboxes, and those that nobody owns yet.
     Sandbox "sandbox" sandbox,
+    /// What sandboxes boot.
+    Guest "guest" guest,
     /// Networks of projects.
     Network "network" network,
     /// What becomes a stream.

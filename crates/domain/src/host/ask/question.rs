@@ -35,6 +35,14 @@ macro_rules! questions {
             pub const fn verb(&self) -> &'static str {
                 match self { $(Self::$verb(_) => concat!($noun, ".", $word)),* }
             }
+
+            /// An answer to it, read and written again.
+            ///
+            /// # Errors
+            /// It is no answer to this question.
+            pub fn read_again(&self, answer: serde_json::Value) -> serde_json::Result<serde_json::Value> {
+                match self { $(Self::$verb(_) => serde_json::to_value(serde_json::from_value::<$answer>(answer)?)),* }
+            }
         }
 
         $(

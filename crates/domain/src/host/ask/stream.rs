@@ -8,7 +8,7 @@ use crate::host::export::{ExportSource, Part};
 use crate::host::image::{Edition, ImageFile as File};
 use crate::host::model::About;
 use crate::host::template::{BuildSpec, Built};
-use crate::ids::{MachineId, UploadId};
+use crate::ids::{LayerId, MachineId, MemoryId, UploadId};
 
 questions! {
     /// What may be asked that becomes a stream.
@@ -53,6 +53,48 @@ questions! {
             /// The image's id.
             image: String,
             /// The file.
+            file: File,
+        } -> (),
+        /// Sends a file of what sandboxes boot, which goes to another host: its bytes follow the answer.
+        GuestFile "guest_file" {
+            /// Of which: the SHA-256 of its manifest.
+            version: String,
+            /// The file.
+            file: File,
+        } -> (),
+        /// Brings a file of what sandboxes boot, which is expected: its bytes follow the answer, and then a second answer.
+        TakeGuest "take_guest" {
+            /// Tells the try for which it was expected.
+            travel: Uuid,
+            /// The file.
+            file: File,
+        } -> (),
+        /// Sends the file of a layer, which goes to another host: its bytes follow the answer.
+        LayerFile "layer_file" {
+            /// Which.
+            id: LayerId,
+            /// Its file.
+            file: File,
+        } -> (),
+        /// Brings the file of a layer that is expected: its bytes follow the answer, and then a second answer.
+        TakeLayer "take_layer" {
+            /// Which.
+            id: LayerId,
+            /// Its file.
+            file: File,
+        } -> (),
+        /// Sends a memory, which goes to another host: its bytes follow the answer.
+        MemoryFile "memory_file" {
+            /// Which.
+            id: MemoryId,
+            /// What is sent of it.
+            file: File,
+        } -> (),
+        /// Brings a memory that is expected: its bytes follow the answer, and then a second answer.
+        TakeMemory "take_memory" {
+            /// Which.
+            id: MemoryId,
+            /// What is sent of it.
             file: File,
         } -> (),
         /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is

@@ -176,7 +176,7 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     }
     match wish.needs {
         needs if host.at_hand >= needs => Ok(()),
-        AtHand::Nothing | AtHand::Image => Err(Why::Image),
+        AtHand::Nothing | AtHand::Image => Err(Why::Image(wish.kind)),
         AtHand::Layers | AtHand::Warm => Err(Why::Layers),
     }
 }

@@ -25,8 +25,8 @@ pub enum Why {
     Tied,
     /// The layers that the machine begins with are on other hosts.
     Layers,
-    /// The image that the machine begins with is not there yet.
-    Image,
+    /// The image that the machine begins with is not there yet; of a sandbox, what all of them boot.
+    Image(Kind),
     /// It keeps what it has, and takes no more.
     Draining,
     /// An operator said that it takes no more.
@@ -84,7 +84,7 @@ impl Why {
             Self::Label(_) => 4,
             Self::Tied => 5,
             Self::Layers => 6,
-            Self::Image => 7,
+            Self::Image(_) => 7,
             Self::Draining => 8,
             Self::Cordoned => 9,
             Self::Network(_) => 10,
@@ -112,7 +112,10 @@ impl Why {
             Self::Tied => {
                 "what it begins with lies on a host that is not there; wait until it is, or ask an operator".into()
             }
-            Self::Image => "no host that could take it has its image yet; try again in a minute".into(),
+            Self::Image(Kind::Vm) => "no host that could take it has its image yet; try again in a minute".into(),
+            Self::Image(Kind::Sandbox) => "no host that could take it has what sandboxes boot yet; try again in a \
+                 minute, or ask the operator, who types script/quickstart"
+                .into(),
             Self::Layers => "no host has the layers that it begins with; make it of something else".into(),
             Self::Draining | Self::Cordoned => {
                 "no host takes new machines now, for maintenance; try again later, or ask an operator".into()
@@ -159,7 +162,8 @@ impl fmt::Display for Why {
             Self::Joining => f.write_str("has not joined yet"),
             Self::Silent => f.write_str("it does not say what it has"),
             Self::Tied => f.write_str("what the machine begins with is on another host"),
-            Self::Image => f.write_str("without the image that the machine begins with, so far"),
+            Self::Image(Kind::Vm) => f.write_str("without the image that the machine begins with, so far"),
+            Self::Image(Kind::Sandbox) => f.write_str("without what sandboxes boot, so far"),
             Self::Region(region) => write!(f, "not in the region {region}"),
             Self::Label(label) => write!(f, "without the label {label}"),
             Self::Layers => f.write_str("without the layers that the machine begins with"),

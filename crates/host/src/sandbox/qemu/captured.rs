@@ -130,9 +130,11 @@ impl QemuSandboxes {
         }
         let disk = Layer { path: dir.join("disk.qcow2"), id };
         sandbox::create_layer(&disk.path, "", about.disk_bytes).map_err(qemu_failed)?;
+        let stays = self.guests.stays().await;
         let begin = self.guest()?.begin(self.accel().await?);
         let part = Part { id, dir, disk: vec![disk], begin, assigned: Assigned::default(), slot: NOBODY };
         sandbox::start(&self.machine_of(part, about).await?, || Ok(())).await.map_err(qemu_failed)?;
+        drop(stays);
         booted(dir).await?;
         tokio::time::sleep(SETTLE).await;
         let memory = Some((boot_snapshot.memory(), boot_snapshot.state()));

@@ -127,6 +127,7 @@ impl QemuSandboxes {
         let mut incarnation = incarnation(spec, before, origin.booted)?;
         incarnation.write(dir).map_err(transient)?;
         let disk = spec.layers.iter().map(|id| self.layer(*id)).collect();
+        let stays = if origin.captured.is_none() { Some(self.guests.stays().await) } else { None };
         let begin = match &origin.captured {
             Some(captured) => begin(captured),
             None => self.guest()?.begin(self.accel().await?),
@@ -142,6 +143,7 @@ impl QemuSandboxes {
         })
         .await
         .map_err(qemu_failed)?;
+        drop(stays);
         fault::point("sandbox.start.launched").await.map_err(transient)?;
         if origin.captured.is_none() {
             booted(dir).await?;

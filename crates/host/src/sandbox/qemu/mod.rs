@@ -9,9 +9,12 @@ mod captured;
 mod checkpoint;
 mod findings;
 mod guest;
+mod guest_travel;
+mod layer_travel;
 mod live;
 mod logs;
 mod machine;
+mod memory_travel;
 mod network;
 mod places;
 mod provisioner;
@@ -20,12 +23,13 @@ mod stage_machine;
 mod stalled;
 mod start_slots;
 mod template;
+mod travelling;
 mod warm;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use berth_domain::host::aim::Act;
@@ -38,10 +42,11 @@ use berth_qemu::seed::Mac;
 use berth_qemu::{accel, host};
 use tokio::sync::{OnceCell, broadcast};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::{
-    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, Kept, Observed, Paused, PlatformTemplate,
-    Sample, SandboxEngine, StartSpec, Started, Warming,
+    Activity, Aim, Build, Built, Capacity, Checkpoint, CheckpointDone, Found, GuestArrival, ImageFile, Kept, Observed,
+    Paused, PlatformTemplate, Sample, SandboxEngine, StartSpec, Started, Warming,
 };
 use crate::clock::Clock;
 use crate::error::{qemu_failed, transient};
@@ -49,9 +54,10 @@ use crate::generation::{self, Generations};
 use crate::gpu::Gpus;
 use crate::network::Switches;
 use crate::sandbox::agent::{ANSWER, Connection};
+use crate::vm::Content;
 use crate::{Result, lost};
 use captured::agent_failed;
-use guest::Guest;
+use guest::{Guest, Guests};
 use live::{Incarnation, Lives};
 use network::Links;
 use places::Places;
@@ -83,7 +89,7 @@ pub struct QemuSandboxes {
     most_warm: usize,
     making_boot_snapshot: tokio::sync::Mutex<()>,
     starting: StartSlots,
-    guest: OnceLock<Guest>,
+    guests: Guests,
     host: OnceCell<Host>,
     stalled: Stalled,
     generations: Generations,
@@ -93,7 +99,7 @@ pub struct QemuSandboxes {
 #[derive(Clone, Debug)]
 struct Host {
     accel: Accel,
-    fingerprint: String,
+    qemu: String,
     /// Whether its QEMU maps a memory that it cannot write to.
     reads_memory: bool,
 }
@@ -106,6 +112,7 @@ impl QemuSandboxes {
             gpus: Gpus::of_this_host(&settings.host.data).of_sandboxes(),
             generations: Generations::new(Places::new(&settings.host.data).machines()),
             places: Places::new(&settings.host.data),
+            guests: Guests::new(Places::new(&settings.host.data).guest()),
             clock: clock.clone(),
             registries: Registries::default().trusting(&settings.registries, &settings.plain_registries),
             lives: Lives::new(
@@ -117,7 +124,6 @@ impl QemuSandboxes {
             settings,
             making_boot_snapshot: tokio::sync::Mutex::default(),
             starting: StartSlots::new(usize::try_from(host::cores()).unwrap_or(1).max(1), STARTS_PER_CORE),
-            guest: OnceLock::new(),
             host: OnceCell::new(),
             stalled: Stalled::default(),
         }
@@ -129,13 +135,9 @@ impl QemuSandboxes {
         Self { gpus: gpus.of_sandboxes(), ..self }
     }
 
-    /// What machines boot. It is read and checked once; another one needs another start of the service.
-    fn guest(&self) -> Result<&Guest> {
-        if let Some(guest) = self.guest.get() {
-            return Ok(guest);
-        }
-        let guest = Guest::load(&self.places.guest())?;
-        Ok(self.guest.get_or_init(|| guest))
+    /// What machines boot that start now.
+    fn guest(&self) -> Result<Arc<Guest>> {
+        self.guests.now()
     }
 
     async fn host(&self) -> Result<&Host> {
@@ -145,11 +147,7 @@ impl QemuSandboxes {
                 let probe = accel::Probe { kernel: guest.kernel(), initrd: guest.initrd() };
                 let decision = self.settings.host.decide_acceleration(Some(&probe), &qemu).await;
                 let version = host::qemu_version(&qemu).await.map_err(qemu_failed)?;
-                Ok(Host {
-                    accel: decision.accel,
-                    fingerprint: guest.fingerprint(decision.accel, &version),
-                    reads_memory: host::release(&version) >= READS_MEMORY,
-                })
+                Ok(Host { accel: decision.accel, reads_memory: host::release(&version) >= READS_MEMORY, qemu: version })
             })
             .await
     }
@@ -160,7 +158,8 @@ impl QemuSandboxes {
 
     /// Names the machines of today: what was captured on others does not load.
     async fn fingerprint(&self) -> Result<String> {
-        Ok(self.host().await?.fingerprint.clone())
+        let host = self.host().await?;
+        Ok(self.guest()?.fingerprint(host.accel, &host.qemu))
     }
 
     fn layers_found(&self) -> Result<Vec<LayerId>> {
@@ -240,6 +239,31 @@ impl SandboxEngine for QemuSandboxes {
         host::boot_id()
     }
 
+    async fn guest(&self) -> Result<Option<String>> {
+        // One that is damaged is told of where it is read, and as good as none: another one may take its place.
+        Ok(self.guests.now().ok().map(|guest| guest.hash().to_owned()))
+    }
+
+    async fn guest_files(&self, version: &str) -> Result<Vec<ImageFile>> {
+        self.files_of_guest(version)
+    }
+
+    async fn guest_file(&self, version: &str, file: &ImageFile) -> Result<Box<dyn Content>> {
+        self.open_guest_file(version, &file.name).await
+    }
+
+    async fn expect_guest(&self, arrival: &GuestArrival) -> Result<()> {
+        self.make_room_for_guest(arrival).await
+    }
+
+    async fn take_guest_file(&self, travel: Uuid, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        self.receive_guest_file(travel, file, content).await
+    }
+
+    async fn adopt_guest(&self, arrival: &GuestArrival) -> Result<()> {
+        self.place_guest(arrival).await
+    }
+
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
         self.platform_templates()
     }
@@ -260,8 +284,40 @@ impl SandboxEngine for QemuSandboxes {
         Ok(checkpoint::taken(&self.places.layer(id)))
     }
 
+    async fn layer_file(&self, id: LayerId) -> Result<ImageFile> {
+        self.file_of_layer(id).await
+    }
+
+    async fn read_layer(&self, id: LayerId, _: &ImageFile) -> Result<Box<dyn Content>> {
+        Ok(Box::new(tokio::fs::File::open(self.places.layer(id)).await.map_err(transient)?))
+    }
+
+    async fn expect_layer(&self, id: LayerId, file: &ImageFile) -> Result<bool> {
+        self.make_room_for_layer(id, file).await
+    }
+
+    async fn take_layer(&self, id: LayerId, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        self.receive_layer(id, file, content).await
+    }
+
     async fn remove_memory(&self, id: MemoryId) -> Result<()> {
         remove(&self.places.memory(id).dir).await
+    }
+
+    async fn memory_file(&self, id: MemoryId) -> Result<ImageFile> {
+        self.file_of_memory(id).await
+    }
+
+    async fn read_memory(&self, id: MemoryId, _: &ImageFile) -> Result<Box<dyn Content>> {
+        self.pack_memory(id).await
+    }
+
+    async fn expect_memory(&self, id: MemoryId, file: &ImageFile) -> Result<bool> {
+        self.make_room_for_memory(id, file).await
+    }
+
+    async fn take_memory(&self, id: MemoryId, file: &ImageFile, content: Box<dyn Content>) -> Result<()> {
+        self.receive_memory(id, file, content).await
     }
 
     async fn set_aside(&self, kept: Kept, into: &Path) -> Result<()> {
@@ -370,6 +426,9 @@ impl SandboxEngine for QemuSandboxes {
 
     async fn scan(&self) -> Result<Found> {
         self.forget_boot_snapshots().await;
+        self.forget_guest_travels();
+        self.forget_layer_travels();
+        self.forget_memory_travels();
         self.generations.forget();
         let (found, builds) = (ids(&self.places.machines())?, ids(&self.places.builds())?);
         // Whoever has nothing else may still have a GPU.

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //! sandbox/guest/                what every machine boots: kernel, and an initrd with the agent
+//! sandbox/.guest.<travel>.travelling/  what has come so far of one that another host has
 //! sandbox/templates/<name>/     disks of the platform's templates, as they were built
 //! sandbox/layers/<id>.qcow2     layers of disks
+//! sandbox/layers/.<id>.<try>.travelling  what has come so far of one that another host has
 //! sandbox/memories/<id>/        captured memories: memory, state, about.json
+//! sandbox/memories/.<id>.<try>.travelling  what has come so far of one that another host has
 //! sandbox/blanks/<key>/         captured machines that have booted and know no disk yet
 //! sandbox/machines/<id>/        process, sockets, incarnation.json
 //! sandbox/builds/<template>/<id>/  a build: machines and disks of its stages, images that were pulled
@@ -50,6 +53,11 @@ impl Places {
 
     pub(super) fn guest(&self) -> PathBuf {
         self.root.join("guest")
+    }
+
+    /// The folder of guests, and of those that come.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     pub(super) fn templates(&self) -> PathBuf {

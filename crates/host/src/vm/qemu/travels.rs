@@ -7,33 +7,26 @@
 //! An edition is a folder's manifest: its version, and when that file was written, which it keeps on every host. Of two who
 //! bring the same image the one that began last goes on; the other one's folder is gone.
 
-use std::fs::{Metadata, Permissions};
+use std::fs::Metadata;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use berth_domain::Timestamp;
 use berth_qemu::image::{self, MANIFEST, Manifest};
-use sha2::{Digest, Sha256};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::exports::digest;
 use super::images::remove_tree;
 use super::{QemuEngine, gib, room};
 use crate::error::{qemu_failed, transient};
-use crate::vm::travel::{SILENCE, broken_off, stalled};
+use crate::received::{receive, superseded};
 use crate::vm::{Arrival, Content, Edition, ImageFile};
 use crate::{EngineError, Result, fault};
 
 /// How the folder of what is under way ends, and that of an image that another edition takes the place of; a dot begins both.
 const TRAVELLING: &str = ".travelling";
 const FORMER: &str = ".former";
-/// Bytes that are read at a time, and after how many the disk is made to have them, so that the last time takes no longer.
-const CHUNK: usize = 128 << 10;
-const SYNCED: u64 = 64 << 20;
 /// Age after which nobody is at what is under way: each file that comes makes it young.
 const OLD: Duration = Duration::from_hours(24);
 
@@ -215,35 +208,6 @@ fn make_as_old(file: &Path, made_at: Timestamp) -> Result<()> {
     file.set_modified(at).and_then(|()| file.sync_all()).map_err(transient)
 }
 
-/// Writes a file as it comes, and judges it.
-async fn receive(part: &Path, file: &ImageFile, mut content: Box<dyn Content>) -> Result<()> {
-    let mut into = tokio::fs::File::create(part).await.map_err(|_| superseded())?;
-    let (mut hasher, mut chunk, mut left, mut unsynced) = (Sha256::new(), vec![0; CHUNK], file.bytes, 0);
-    while left > 0 {
-        let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
-        let came = timeout(SILENCE, content.read(&mut chunk[..most])).await.map_err(|_| stalled())?;
-        let read = came.map_err(|error| broken_off(&error))?;
-        if read == 0 {
-            return Err(broken_off(&ErrorKind::UnexpectedEof.into()));
-        }
-        hasher.update(&chunk[..read]);
-        into.write_all(&chunk[..read]).await.map_err(transient)?;
-        (left, unsynced) = (left - read as u64, unsynced + read as u64);
-        if unsynced >= SYNCED {
-            into.sync_data().await.map_err(transient)?;
-            unsynced = 0;
-        }
-    }
-    // Machines of other users read the image.
-    into.set_permissions(Permissions::from_mode(0o644)).await.map_err(transient)?;
-    into.sync_all().await.map_err(transient)?;
-    let found: String = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    if found.eq_ignore_ascii_case(&file.sha256) {
-        return Ok(());
-    }
-    Err(EngineError::Transient(format!("the image's file {} is not what it was sent as", file.name)))
-}
-
 /// Whether this may come here.
 fn check(arrival: &Arrival) -> Result<()> {
     let whole = arrival.check().and_then(|()| {
@@ -251,9 +215,4 @@ fn check(arrival: &Arrival) -> Result<()> {
         if has_manifest { Ok(()) } else { Err(format!("an image has a file {MANIFEST}")) }
     });
     whole.map_err(EngineError::Permanent)
-}
-
-/// Somebody else has begun to bring the image, or this try's files were removed.
-fn superseded() -> EngineError {
-    EngineError::Transient("the image is not expected any more; it has to be sent anew".into())
 }

@@ -75,10 +75,14 @@ impl Hosts {
         // One that was removed, and whose service starts again, is there.
         store::host::bring_back(&mut *tx, self.own.id).await?;
         let known = store::host::find(&mut *tx, self.own.id).await?;
-        // One that was given up and is there again takes machines again.
-        let state = known.as_ref().map(|known| known.state).filter(|state| *state != State::Lost);
-        let (state, service) = (state.unwrap_or(State::Ready), Some(service));
-        let row = HostRow { state, service, ..self.row(known.as_ref(), gpus) };
+        let state = known.as_ref().map_or(State::Lost, |known| known.state);
+        let state = match (service, state) {
+            // One that was given up and is there again takes machines again.
+            (Service::Active, State::Lost) => State::Ready,
+            // That it answers says the active service, once it has asked it.
+            (_, state) => state,
+        };
+        let row = HostRow { state, service: Some(service), ..self.row(known.as_ref(), gpus) };
         store::host::put(tx, known.as_ref(), &row).await?;
         Ok(row)
     }

@@ -15,6 +15,7 @@ pub mod reconcile;
 pub mod runtime;
 mod service;
 pub mod store;
+mod travels;
 mod under_way;
 mod warm;
 pub mod wire;
@@ -68,7 +69,9 @@ impl Sandboxes {
         let (began_at, overcommit, catalog) = (clock.now(), config.overcommit(), config.catalog.clone());
         let config = config.sandbox.clone();
         let silent = Mutex::default();
-        let inner = Inner { db, clock, fleet, config, catalog, overcommit, builds, warm, lost, began_at, silent };
+        let travels = travels::Travels::default();
+        let inner =
+            Inner { db, clock, fleet, config, catalog, overcommit, builds, warm, lost, began_at, silent, travels };
         Self { inner: Arc::new(inner) }
     }
 
@@ -93,6 +96,8 @@ impl Sandboxes {
         let poke = self.drive(tasks, stop, reconcile::sandbox::SandboxLife::new(self.clone()), workers);
         self.drive(tasks, stop, reconcile::template::TemplateLife::new(self.clone(), stop.clone()), KEEPERS);
         self.drive(tasks, stop, SharedLife::<LayerRow>::new(self.clone()), REMOVERS);
+        let copies = reconcile::layer_copy::LayerCopyLife::new(self.clone());
+        self.drive(tasks, stop, copies, reconcile::layer_copy::MOST);
         self.drive(tasks, stop, SharedLife::<MemoryRow>::new(self.clone()), REMOVERS);
         self.drive(tasks, stop, SharedLife::<ExpiredUpload>::new(self.clone()), REMOVERS);
         let (engine, ending) = (self.inner.fleet.here().sandbox.clone(), stop.clone());
@@ -100,6 +105,8 @@ impl Sandboxes {
         tasks.spawn(reconcile::template::keep_adopted(self.clone(), stop.clone()));
         tasks.spawn(reconcile::warm::watch(self.clone(), stop.clone(), taken_over.clone()));
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
+        tasks.spawn(reconcile::guest_travel::watch(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
         tasks.spawn(metrics::write(self.clone(), to_write));
@@ -138,6 +145,7 @@ impl Sandboxes {
             "# HELP berth_sandboxes_unlimited_total Machines that run without the limits that their host could set.\n\
              # TYPE berth_sandboxes_unlimited_total counter\nberth_sandboxes_unlimited_total {unlimited}\n"
         ));
+        text.push_str(&self.travels().lines());
         Ok(text)
     }
 }

@@ -11,6 +11,7 @@ use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::sandbox::SandboxEngine;
 
+use super::travels::Travels;
 use super::under_way::Builds;
 use super::warm::WarmPool;
 use crate::config::Catalog;
@@ -38,6 +39,8 @@ pub(super) struct Inner {
     pub began_at: Timestamp,
     /// When each host that did not answer was asked last.
     pub silent: Mutex<HashMap<HostId, Timestamp>>,
+    /// What became of guests on their way to hosts.
+    pub travels: Travels,
 }
 
 impl Sandboxes {
@@ -87,6 +90,11 @@ impl Sandboxes {
     /// The engine of the service's own host, which receives uploads and has the platform's templates.
     pub(crate) fn engine(&self) -> &dyn SandboxEngine {
         &*self.inner.fleet.here().sandbox
+    }
+
+    /// What became of guests on their way to hosts.
+    pub(in crate::services::sandbox) fn travels(&self) -> &Travels {
+        &self.inner.travels
     }
 
     pub(crate) fn builds(&self) -> &Builds {

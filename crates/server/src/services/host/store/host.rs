@@ -8,10 +8,10 @@ use berth_domain::host::placement::Overcommit;
 use berth_domain::host::{Capacity, Drain, Service, State};
 use berth_domain::ids::HostId;
 
-use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, json, page_of, sql};
+use crate::{columns, no_platforms, no_platforms_layer};
 
 /// The table.
 const TABLE: &str = "hosts";
@@ -185,7 +185,7 @@ pub struct Things {
     pub disks: i64,
     /// Images of projects.
     pub images: i64,
-    /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
+    /// Layers of disks of sandboxes, snapshots and templates, and captured memories, but for those of the platform's templates.
     pub layers: i64,
     /// Of its disks, those whose VM is on another host by now: they follow it.
     pub leaving: i64,
@@ -221,14 +221,19 @@ pub async fn things_of(db: &Db, hosts: &[HostRow]) -> Result<Vec<Things>, DbErro
 
 /// What a host has.
 pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
-    let counted = sql("SELECT (SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL) AS machines, \
+    let counted = sql(concat!(
+        "SELECT (SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL) AS machines, \
          (SELECT COUNT(*) FROM disks WHERE host_id = $1 AND deleted_at IS NULL) \
          + (SELECT COUNT(*) FROM disk_snapshots WHERE host_id = $1 AND deleted_at IS NULL) AS disks, \
          (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images, \
-         (SELECT COUNT(*) FROM sandbox_layers WHERE host_id = $1) \
-         + (SELECT COUNT(*) FROM sandbox_memories WHERE host_id = $1) AS layers, \
+         (SELECT COUNT(*) FROM sandbox_layers l WHERE host_id = $1 AND ",
+        no_platforms_layer!("l.id"),
+        ") + (SELECT COUNT(*) FROM sandbox_memories k WHERE host_id = $1 AND ",
+        no_platforms!("k.id", "memory_id", "next_memory_id"),
+        ") AS layers, \
          (SELECT COUNT(*) FROM disks d JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' \
-         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving");
+         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving"
+    ));
     counted.bind(id).fetch_one(on).await
 }
 
@@ -248,7 +253,7 @@ pub async fn spend(tx: &mut Tx, hash: &str) -> Result<bool, DbError> {
     Ok(spent.bind(hash).execute(tx).await? == 1)
 }
 
-/// Removes a host. What ended there goes on naming it.
+/// Removes a host. What ended there goes on naming it, and so do copies of layers, which are there again where it comes back.
 pub async fn remove(tx: &mut Tx, id: HostId, now: Timestamp) -> Result<(), DbError> {
     let removed = sql("UPDATE hosts SET removed_at = $2, state = 'lost', token_hash = NULL WHERE id = $1");
     removed.bind(id).bind(now).execute(tx).await.map(drop)

@@ -73,7 +73,7 @@ pub struct HoldsView {
     disks: i64,
     /// Images of projects.
     images: i64,
-    /// Layers of disks of sandboxes, snapshots and templates, and captured memories.
+    /// Layers of disks of sandboxes, snapshots and templates, and captured memories, but for those of the platform's templates.
     layers: i64,
     /// Of these disks, those whose VM is on another host by now: they follow it.
     leaving: i64,

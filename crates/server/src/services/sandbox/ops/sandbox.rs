@@ -15,7 +15,7 @@ use uuid::Uuid;
 use super::{gpu, made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::{self, Machine};
-use crate::db::network::MembershipRow;
+use crate::db::network::{self, MembershipRow};
 use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
@@ -107,6 +107,11 @@ async fn with_warm(
     let found = machine::warm(&mut *tx, memory).await?.filter(|machine| !machine.host_is_lost);
     let Some(found) = found else { return Ok((row, None)) };
     let Some(layer) = found.layer else { return Ok((row, None)) };
+    let host = found.host.unwrap_or_else(|| sandboxes.host());
+    let others = network::hosts_of_others(tx, &row.networks, row.machine.id).await?;
+    if others.into_iter().any(|other| other != host) {
+        return Ok((row, None));
+    }
     store::layer::give(tx, layer, (row.org, row.project)).await?;
     // It reserves for itself, as every sandbox does.
     let machine =
@@ -224,6 +229,7 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         running_micros: 0,
         expires_at: None,
         life_left: None,
+        moves: None,
         work_at: Some(now),
         created_at: now,
         updated_at: now,
@@ -326,7 +332,13 @@ pub(super) async fn write(
 pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: Option<bool>) -> Result<SandboxRow> {
     let change = Change::begin(sandboxes, scope, id).await?;
     let mut row = change.before.clone();
-    let Some(phase) = on_verb(Verb::Pause, row.phase)? else { return Ok(row) };
+    let Some(phase) = on_verb(Verb::Pause, row.phase)? else {
+        let Some(to) = row.moves.as_mut().filter(|to| to.resumes) else { return Ok(row) };
+        // It was paused to go to another host, and is to stay paused there.
+        to.resumes = false;
+        let data = json!({"memory": row.keep_memory});
+        return change.commit(row, "sandbox.pause", data).await;
+    };
     let instead = format!(
         "Pause it without include_memory, as this does: berth sandbox pause {}. It begins from its disk then.",
         row.name
@@ -354,7 +366,7 @@ pub async fn resume(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Resu
 pub async fn restore(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, snapshot: SnapshotId) -> Result<SandboxRow> {
     let mut change = Change::begin(sandboxes, scope, id).await?;
     let mut row = change.before.clone();
-    let found = snapshot::ready(&mut change.tx, scope, snapshot).await?;
+    snapshot::ready(&mut change.tx, scope, snapshot).await?;
     let Some(phase) = on_verb(Verb::Restore, row.phase)? else { return Ok(row) };
     if row.phase != Phase::Ready {
         quota::afford(&mut change.tx, scope, change.now).await?;
@@ -362,7 +374,6 @@ pub async fn restore(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, snapsh
     enter(&mut row, phase, Some("waiting for a worker to restore".into()), change.now);
     row.wish = Wish::Ready;
     row.restore = Some(snapshot);
-    row.disk_gb = found.disk_gb;
     (row.deaths, row.deaths_since) = (0, None);
     change.commit(row, "sandbox.restore", json!({"snapshot_id": snapshot})).await
 }
@@ -418,6 +429,10 @@ pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted:
 pub async fn pause_all(sandboxes: &Sandboxes, org: Option<OrgId>, reason: &str) -> Result<usize> {
     let now = sandboxes.clock().now();
     let mut paused = 0;
+    // Those that were paused to go to another host stay paused there.
+    let mut tx = sandboxes.db().begin().await?;
+    store::leaving::stay_paused(&mut tx, org).await?;
+    tx.commit().await?;
     for id in store::sandbox::with_machine(sandboxes.db(), org).await? {
         let mut tx = sandboxes.db().begin().await?;
         let found = store::sandbox::load(&mut tx, id).await?;

@@ -1,7 +1,7 @@
 //! Onto which host machines of sandboxes and templates go; sums over rows are the only counters.
 //!
-//! What a machine begins with lies on one host, and ties the machine to it. What begins with nothing, a template that is built of
-//! an image, goes where there is room.
+//! What a machine begins with lies on one host, and ties the machine to it, unless that are layers that may be brought to
+//! others. What begins with nothing, a template that is built of an image, goes where there is room.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,9 +10,10 @@ use berth_domain::host::gpu::Gpu;
 use berth_domain::host::overcommit::offered_mb;
 use berth_domain::host::placement::{AtHand, Disk, Kind, Placed, Wish, WishedGpus};
 use berth_domain::ids::HostId;
+use berth_domain::sandbox::layer_copy::{Lying, lacking_bytes};
 use berth_host::EngineError;
 use berth_host::sandbox::{Capacity, SandboxEngine};
-use futures::future::join_all;
+use futures::future::{join, join_all};
 
 use crate::db::{DbError, Tx};
 use crate::services::placement::{self, Now, Refusal};
@@ -49,12 +50,14 @@ pub(super) struct Asked<'a> {
     pub on: Option<HostId>,
     /// GPUs that it is to have.
     pub gpus: Option<WishedGpus<'a>>,
+    /// The layers that it begins with, where those may be brought to any host.
+    pub ground: Option<&'a [Lying]>,
 }
 
 impl Asked<'_> {
     /// Machines of a size that work for a template, or wait for an owner.
     pub const fn machines(size: (i64, i64), most: i64) -> Self {
-        Self { size, most, makes_disk: false, is_sandbox: false, tied: None, on: None, gpus: None }
+        Self { size, most, makes_disk: false, is_sandbox: false, tied: None, on: None, gpus: None, ground: None }
     }
 }
 
@@ -71,25 +74,51 @@ pub(super) async fn offer(sandboxes: &Sandboxes, host: HostId, with_gpus: bool) 
 ///
 /// # Errors
 /// The service's own host does not answer.
-pub(super) async fn offers(sandboxes: &Sandboxes) -> Result<Offers, EngineError> {
-    let (own, mut offers) = (sandboxes.host(), offer(sandboxes, sandboxes.host(), false).await?);
-    let others = sandboxes.fleet().all().into_iter().filter(|(host, _)| *host != own);
-    let asked = others.map(async |(host, engines)| {
-        let engine = engines.sandbox;
-        // What keeps it from running machines is in its row.
-        engine.ready().ok()?;
-        let offer = tokio::time::timeout(PATIENCE, said(&*engine, false)).await.ok()?;
-        let offer = offer.inspect_err(|error| tracing::debug!(%host, %error, "a host does not say what it has"));
-        Some((host, offer.ok()?))
-    });
-    offers.extend(join_all(asked).await.into_iter().flatten());
+pub(super) async fn offers(sandboxes: &Sandboxes, with_gpus: bool) -> Result<Offers, EngineError> {
+    let mut offers = offer(sandboxes, sandboxes.host(), with_gpus).await?;
+    let all: Vec<_> = sandboxes.fleet().all().into_iter().map(|(host, _)| host).collect();
+    offers.extend(said_by(sandboxes, all.into_iter().filter(|host| *host != sandboxes.host()), with_gpus).await);
     Ok(offers)
 }
 
+/// Asks the hosts at once that have what machines begin with, the first of which is its home.
+///
+/// # Errors
+/// None of them answers.
+pub(super) async fn offers_of(sandboxes: &Sandboxes, hosts: &[HostId], with_gpus: bool) -> Result<Offers, EngineError> {
+    let home = hosts.first().copied().unwrap_or_else(|| sandboxes.host());
+    let others = hosts.iter().copied().skip(1);
+    let (home, mut offers) = join(offer(sandboxes, home, with_gpus), said_by(sandboxes, others, with_gpus)).await;
+    match home {
+        Ok(home) => offers.extend(home),
+        Err(error) if offers.is_empty() => return Err(error),
+        Err(error) => tracing::debug!(%error, "a host does not say what it has"),
+    }
+    Ok(offers)
+}
+
+/// What other hosts say.
+async fn said_by(sandboxes: &Sandboxes, hosts: impl Iterator<Item = HostId>, with_gpus: bool) -> Offers {
+    let asked = hosts.map(async |host| {
+        let engine = sandboxes.engine_of(Some(host)).ok()?;
+        // What keeps it from running machines is in its row.
+        engine.ready().ok()?;
+        let offer = said(&*engine, with_gpus).await;
+        let offer = offer.inspect_err(|error| tracing::debug!(%host, %error, "a host does not say what it has"));
+        Some((host, offer.ok()?))
+    });
+    join_all(asked).await.into_iter().flatten().collect()
+}
+
+/// What a host says within seconds.
 async fn said(engine: &dyn SandboxEngine, with_gpus: bool) -> Result<Offer, EngineError> {
-    let capacity = engine.capacity().await?;
-    let gpus = if with_gpus { engine.gpus().await? } else { Vec::new() };
-    Ok(Offer { capacity, gpus })
+    let said = async {
+        let capacity = engine.capacity().await?;
+        let gpus = if with_gpus { engine.gpus().await? } else { Vec::new() };
+        Ok(Offer { capacity, gpus })
+    };
+    let late = || EngineError::Transient("the host does not say what it has".into());
+    tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// The host for machines, or why none takes them.
@@ -111,7 +140,7 @@ pub(super) async fn place(
         gpus: asked.gpus,
         region: None,
         labels: None,
-        needs: if is_tied { AtHand::Nothing } else { AtHand::Image },
+        needs: if is_tied && asked.ground.is_none() { AtHand::Nothing } else { AtHand::Image },
         tied: asked.tied,
         on: asked.on,
     };
@@ -121,18 +150,27 @@ pub(super) async fn place(
         HashMap::new()
     };
     let now = offers.iter().map(|(host, Offer { capacity, gpus })| {
-        // Whether the own host has what machines boot is told, in words that say what to type, by what needs it.
-        let has_guest = *host == own || capacity.has_guest;
+        let lacking_mb = asked.ground.map_or(0, |ground| lacking_bytes(ground, *host, own) >> 20);
         let now = Now {
             vcpu: None,
             memory_mb: offered_mb(capacity.memory_mb, promised.get(host).unwrap_or(&overcommit).sandbox),
             most_sandboxes: asked.is_sandbox.then(|| sandboxes.config().max_sandboxes),
-            disk: Disk { is_full: !capacity.has_room(0), sizes: None },
+            disk: Disk { is_full: !capacity.has_room(lacking_mb), sizes: None },
             gpus,
             lacks_network: None,
-            at_hand: if has_guest { AtHand::Image } else { AtHand::Nothing },
+            at_hand: at_hand(*host, own, capacity, asked.ground),
         };
         (*host, now)
     });
     placement::place(tx, own, &wish, &now.collect(), overcommit).await
+}
+
+/// What a host has of what machines begin with.
+fn at_hand(host: HostId, own: HostId, capacity: &Capacity, ground: Option<&[Lying]>) -> AtHand {
+    let has_layers = ground.is_some_and(|ground| ground.iter().all(|layer| layer.is_on(host, own)));
+    match capacity.has_guest {
+        false => AtHand::Nothing,
+        true if has_layers => AtHand::Layers,
+        true => AtHand::Image,
+    }
 }

@@ -1,8 +1,12 @@
 //! Making the world agree with the rows: sandboxes and their checkpoints, templates, what disks and memories nobody
-//! needs, and the host as a whole.
+//! needs, what goes from host to host, and the host as a whole.
 
 mod capacity;
+pub(super) mod drain;
+pub(super) mod guest_travel;
 pub(super) mod host;
+pub(super) mod layer_copy;
+mod memory_travel;
 pub mod sandbox;
 pub mod shared;
 pub mod template;

@@ -5,6 +5,8 @@
 //! whatever is wanted now.
 
 mod checkpoint;
+mod ground;
+mod leaving;
 mod machine;
 mod placement;
 mod record;
@@ -25,6 +27,8 @@ use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
+pub(super) use leaving::DOWN;
+pub(super) use machine::warm_again;
 pub(in crate::services::sandbox) use record::enter;
 use record::still;
 
@@ -102,6 +106,7 @@ impl Life for SandboxLife {
             }
             Step::Pause => self.pause(seen, &look).await,
             Step::End => Ok(engine.end(seen.row.machine.aim()).await?),
+            Step::Leave => self.leave(seen).await,
             Step::Expire(over) => self.expire(seen, over).await,
             Step::Fail(reason) => self.fail(seen, &reason).await,
             Step::Finish => {
@@ -192,6 +197,7 @@ impl SandboxLife {
             None => None,
         };
         let ready = row.phase == Phase::Ready;
+        let (source, brought) = self.ground(row, seen.now).await?;
         Ok(Look {
             now: seen.now,
             deadlines: Deadlines {
@@ -203,9 +209,9 @@ impl SandboxLife {
             },
             wish: row.wish,
             phase: row.phase,
-            since: row.phase_since.max(counts_since),
+            since: row.phase_since.max(counts_since).max(brought),
             attempts: row.attempts,
-            source: self.source(row).await?,
+            source,
             reserved: row.machine.reserved,
             layer: row.layer,
             layer_made: layer.is_some_and(|layer| layer.made),
@@ -220,6 +226,7 @@ impl SandboxLife {
                 begun: snapshot.next_layer.and(snapshot.cut_at).map(|at| at.max(counts_since)),
                 given_up: snapshot.status != SnapshotStatus::Pending,
             }),
+            leaving: self.leaving(row).await?,
             network_changed: ready && row.applied_network.as_ref() != Some(&row.network),
             expiry: if ready { expiry(&*engine, row, seen.now) } else { Expiry::default() },
         })

@@ -18,7 +18,7 @@ use crate::db::{Db, DbError, Tx};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store::layer::LayerRow;
 use crate::services::sandbox::store::memory::MemoryRow;
-use crate::services::sandbox::store::{layer, memory, upload};
+use crate::services::sandbox::store::{layer, layer_copy, memory, upload};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
 
@@ -42,6 +42,12 @@ pub trait Shared: Sized + Send + Sync + 'static {
 
     /// The host that it lies on.
     fn host(&self) -> Option<HostId>;
+
+    /// Other hosts that may have it, too.
+    fn elsewhere(&self, db: &Db) -> impl Future<Output = Result<Vec<HostId>, DbError>> + Send {
+        let _ = db;
+        async { Ok(Vec::new()) }
+    }
 
     /// Marks it as to be removed where nobody needs it; else has it rest.
     fn condemn(tx: &mut Tx, id: Self::Id) -> impl Future<Output = Result<bool, DbError>> + Send;
@@ -75,6 +81,10 @@ impl Shared for LayerRow {
 
     fn host(&self) -> Option<HostId> {
         self.host
+    }
+
+    async fn elsewhere(&self, db: &Db) -> Result<Vec<HostId>, DbError> {
+        layer_copy::hosts(db, self.id).await
     }
 
     async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
@@ -117,6 +127,10 @@ impl Shared for MemoryRow {
 
     fn host(&self) -> Option<HostId> {
         self.host
+    }
+
+    async fn elsewhere(&self, _: &Db) -> Result<Vec<HostId>, DbError> {
+        Ok(self.other_host.into_iter().collect())
     }
 
     async fn condemn(tx: &mut Tx, id: MemoryId) -> Result<bool, DbError> {
@@ -227,6 +241,13 @@ impl<S: Shared> Life for SharedLife<S> {
 
     async fn take(&self, seen: &S, (): ()) -> Result<(), StepError> {
         S::remove_file(&*self.sandboxes.engine_of(seen.host())?, seen.id()).await?;
+        for host in seen.elsewhere(self.sandboxes.db()).await? {
+            // On a host that is away it is nobody's, and is set aside once that is back: nobody waits for it.
+            let removed = async { S::remove_file(&*self.sandboxes.engine_of(Some(host))?, seen.id()).await };
+            if let Err(error) = removed.await {
+                tracing::warn!(kind = S::KIND, %host, %error, "a copy stays on its host, where nobody owns it any more");
+            }
+        }
         fault(S::KIND, "remove", "done").await?;
         let mut tx = self.sandboxes.db().begin().await?;
         seen.remove(&mut tx, self.sandboxes.clock().now()).await?;

@@ -3,6 +3,7 @@
 mod boot;
 mod build;
 mod platform;
+mod sent;
 mod unplaced;
 mod uploads;
 
@@ -34,6 +35,7 @@ use crate::work::lifecycle::{Life, Next};
 pub struct TemplateLife {
     sandboxes: Sandboxes,
     stop: CancellationToken,
+    sent: sent::Sent,
 }
 
 impl Life for TemplateLife {
@@ -136,8 +138,8 @@ impl Life for TemplateLife {
 
 impl TemplateLife {
     /// The lives of the service's templates, until it stops.
-    pub const fn new(sandboxes: Sandboxes, stop: CancellationToken) -> Self {
-        Self { sandboxes, stop }
+    pub fn new(sandboxes: Sandboxes, stop: CancellationToken) -> Self {
+        Self { sandboxes, stop, sent: sent::Sent::default() }
     }
 
     /// When it has to be built.

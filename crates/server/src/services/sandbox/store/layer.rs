@@ -4,8 +4,8 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{HostId, LayerId, OrgId, Owner, ProjectId};
 
 use super::sandbox::SandboxRow;
-use crate::columns;
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, home, record, sql};
+use crate::{columns, no_platforms_layer};
 
 /// The table.
 pub const TABLE: &str = "sandbox_layers";
@@ -171,9 +171,10 @@ pub async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
     Ok(marked > 0)
 }
 
-/// Removes the row of a layer that is gone, and has looked at what it lay on.
+/// Removes the row of a layer that is gone with its copies, and has looked at what it lay on.
 pub async fn remove(tx: &mut Tx, layer: &LayerRow, now: Timestamp) -> Result<(), DbError> {
-    sql("DELETE FROM sandbox_layers WHERE id = $1 AND state = 'removing'").bind(layer.id).execute(tx).await?;
+    sql("DELETE FROM sandbox_layer_copies WHERE layer_id = $1").bind(layer.id).execute(&mut *tx).await?;
+    sql("DELETE FROM sandbox_layers WHERE id = $1 AND state = 'removing'").bind(layer.id).execute(&mut *tx).await?;
     match layer.parent {
         Some(parent) => look_at(tx, parent, now).await,
         None => Ok(()),
@@ -188,7 +189,31 @@ pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(LayerId, Timestamp)
         .await
 }
 
-/// Ids of every layer that may be on a host.
+/// Layers at home on a host to which nobody writes any more, of those only the topmost: what they lie on goes with them. Those
+/// that a sandbox takes along are not among them, nor those of templates that are built, and of the platform's, which are where
+/// its service is.
+pub async fn leaving(db: &Db, host: HostId) -> Result<Vec<LayerId>, DbError> {
+    let ids: Vec<String> = sql(concat!(
+        "SELECT l.id FROM sandbox_layers l WHERE l.host_id = $1 AND l.state = 'present' AND l.frozen = 1 AND ",
+        no_platforms_layer!("l.id"),
+        " AND NOT EXISTS (SELECT 1 FROM sandbox_layers c WHERE c.parent_id = l.id AND c.host_id = $1 \
+         AND c.state = 'present' AND c.frozen = 1) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_templates t WHERE t.deleted_at IS NULL \
+         AND t.status IN ('pending', 'building') AND l.id IN (t.base_layer_id, t.layer_id, t.next_layer_id)) \
+         AND NOT EXISTS (SELECT 1 FROM sandbox_layers c JOIN sandboxes s ON s.layer_id = c.id \
+         WHERE c.parent_id = l.id AND s.to_host_id IS NOT NULL) ORDER BY l.id"
+    ))
+    .bind(host)
+    .fetch_all(db)
+    .await?;
+    ids.iter().map(|id| id.parse().map_err(|e| DbError::Other(format!("id: {e}")))).collect()
+}
+
+/// Ids of every layer that may be on a host, copies among them.
 pub async fn ids(db: &Db, host: HostId) -> Result<Vec<String>, DbError> {
-    sql("SELECT id FROM sandbox_layers WHERE host_id = $1 OR host_id IS NULL").bind(host).fetch_all(db).await
+    sql("SELECT id FROM sandbox_layers WHERE host_id = $1 OR host_id IS NULL \
+         UNION SELECT layer_id FROM sandbox_layer_copies WHERE host_id = $1")
+    .bind(host)
+    .fetch_all(db)
+    .await
 }

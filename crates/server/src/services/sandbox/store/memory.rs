@@ -19,6 +19,8 @@ pub struct MemoryRow {
     pub layer: LayerId,
     /// The host that it lies on.
     pub host: Option<HostId>,
+    /// Another one that may have it, or some of it: it goes there, or came from there.
+    pub other_host: Option<HostId>,
     /// Whose it is.
     pub kind: MemoryKind,
     /// What it takes.
@@ -33,6 +35,7 @@ impl FromRow for MemoryRow {
             id: row.parsed("id")?,
             layer: row.parsed("layer_id")?,
             host: row.opt_parsed("host_id")?,
+            other_host: row.opt_parsed("other_host_id")?,
             kind: row.word("kind", MemoryKind::parse)?,
             bytes: row.int("bytes")?,
             created_at: row.time("created_at")?,
@@ -43,8 +46,8 @@ impl FromRow for MemoryRow {
 /// Writes a new row; it has to be named by another one in the same transaction.
 pub async fn insert(tx: &mut Tx, memory: &MemoryRow) -> Result<(), DbError> {
     let columns = columns! {
-        "id": memory.id, "layer_id": memory.layer, "host_id": memory.host, "kind": memory.kind.as_str(),
-        "bytes": memory.bytes, "state": "present", "created_at": memory.created_at,
+        "id": memory.id, "layer_id": memory.layer, "host_id": memory.host, "other_host_id": memory.other_host,
+        "kind": memory.kind.as_str(), "bytes": memory.bytes, "state": "present", "created_at": memory.created_at,
     };
     record::insert(TABLE, columns).execute(tx).await.map(drop)
 }
@@ -107,5 +110,69 @@ pub async fn with_work(db: &Db, limit: usize) -> Result<Vec<(MemoryId, Timestamp
 
 /// Ids of every memory that may be on a host.
 pub async fn ids(db: &Db, host: HostId) -> Result<Vec<String>, DbError> {
-    sql("SELECT id FROM sandbox_memories WHERE host_id = $1 OR host_id IS NULL").bind(host).fetch_all(db).await
+    sql("SELECT id FROM sandbox_memories WHERE host_id = $1 OR host_id IS NULL OR other_host_id = $1")
+        .bind(host)
+        .fetch_all(db)
+        .await
+}
+
+/// Those of snapshots and of projects' templates that belong to a layer and lie on a host.
+pub async fn shared_of(on: impl On, layer: LayerId, host: HostId) -> Result<Vec<MemoryRow>, DbError> {
+    sql("SELECT * FROM sandbox_memories k WHERE layer_id = $1 AND host_id = $2 AND state = 'present' \
+         AND (EXISTS (SELECT 1 FROM sandbox_snapshots s WHERE s.memory_id = k.id) \
+         OR EXISTS (SELECT 1 FROM sandbox_templates t WHERE t.memory_id = k.id AND t.project_id IS NOT NULL)) ORDER BY id")
+    .bind(layer)
+    .bind(host)
+    .fetch_all(on)
+    .await
+}
+
+/// Whether a sandbox on a host may begin with a memory.
+pub async fn is_named_on(on: impl On, id: MemoryId, host: HostId) -> Result<bool, DbError> {
+    let named: i64 =
+        sql("SELECT COUNT(*) FROM sandboxes s JOIN machines m ON m.owner_id = s.id AND m.owner_kind = 'sandbox' \
+         WHERE s.memory_id = $1 AND m.host_id = $2")
+        .bind(id)
+        .bind(host)
+        .fetch_one(on)
+        .await?;
+    Ok(named > 0)
+}
+
+/// Whether a snapshot or a template has a memory whose layer is at home on a host: what is made of it begins there.
+pub async fn is_at_home_on(on: impl On, id: MemoryId, host: HostId) -> Result<bool, DbError> {
+    let named: i64 =
+        sql("SELECT (SELECT COUNT(*) FROM sandbox_snapshots s JOIN sandbox_layers l ON l.id = s.layer_id \
+         WHERE s.memory_id = $1 AND l.host_id = $2) + (SELECT COUNT(*) FROM sandbox_templates t \
+         JOIN sandbox_layers l ON l.id = t.layer_id WHERE t.memory_id = $1 AND l.host_id = $2)")
+        .bind(id)
+        .bind(host)
+        .fetch_one(on)
+        .await?;
+    Ok(named > 0)
+}
+
+/// Records which other host may have a memory.
+pub async fn set_other_host(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_memories SET other_host_id = $2 WHERE id = $1").bind(id).bind(host).execute(tx).await.map(drop)
+}
+
+/// Records that a memory lies on the host that it came to; where it was it may still be.
+pub async fn go_over(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_memories SET host_id = $2, other_host_id = host_id WHERE id = $1 AND host_id <> $2")
+        .bind(id)
+        .bind(host)
+        .execute(tx)
+        .await
+        .map(drop)
+}
+
+/// Records that nothing of a memory is on a host any more on which it does not lie.
+pub async fn left(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<(), DbError> {
+    sql("UPDATE sandbox_memories SET other_host_id = NULL WHERE id = $1 AND other_host_id = $2")
+        .bind(id)
+        .bind(host)
+        .execute(tx)
+        .await
+        .map(drop)
 }

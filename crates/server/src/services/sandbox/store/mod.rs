@@ -6,6 +6,8 @@
 
 pub mod build_log;
 pub mod layer;
+pub mod layer_copy;
+pub mod leaving;
 pub mod memory;
 pub mod metrics;
 pub mod sandbox;

@@ -38,6 +38,17 @@ macro_rules! select {
     };
 }
 
+/// How a sandbox leaves its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The host that it goes to.
+    pub host: HostId,
+    /// Since when.
+    pub since: Timestamp,
+    /// Whether it ran, and is to run there.
+    pub resumes: bool,
+}
+
 /// A sandbox as its row has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SandboxRow {
@@ -127,6 +138,8 @@ pub struct SandboxRow {
     pub expires_at: Option<Timestamp>,
     /// Microseconds left of its life time, while it is paused.
     pub life_left: Option<i64>,
+    /// Where it goes from its host, which is drained.
+    pub moves: Option<Move>,
     /// When the worker is to look again.
     pub work_at: Option<Timestamp>,
     /// Creation.
@@ -184,6 +197,10 @@ impl FromRow for SandboxRow {
             running_micros: row.int("running_micros")?,
             expires_at: row.opt_time("expires_at")?,
             life_left: row.opt_int("life_left")?,
+            moves: match row.opt_parsed("to_host_id")? {
+                Some(host) => Some(Move { host, since: row.time("to_since")?, resumes: row.flag("to_resumes")? }),
+                None => None,
+            },
             work_at: row.opt_time("work_at")?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
@@ -207,6 +224,8 @@ fn columns(s: &SandboxRow) -> Columns {
         "phase_since": s.phase_since, "attempts": s.attempts, "deaths": s.deaths, "deaths_since": s.deaths_since,
         "again": s.again.clone(), "first_ready_at": s.first_ready_at, "ready_since": s.ready_since,
         "running_micros": s.running_micros, "expires_at": s.expires_at, "life_left": s.life_left,
+        "to_host_id": s.moves.map(|to| to.host), "to_since": s.moves.map(|to| to.since),
+        "to_resumes": s.moves.is_some_and(|to| to.resumes),
         "work_at": s.work_at, "created_at": s.created_at, "updated_at": s.updated_at, "deleted_at": s.deleted_at,
     }
 }

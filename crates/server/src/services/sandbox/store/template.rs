@@ -7,7 +7,6 @@ use berth_domain::machine::Owner;
 use berth_domain::sandbox::request::Env;
 use berth_domain::sandbox::{SourceKind, TemplateStatus, Warm};
 
-use super::layer::LayerRow;
 use super::{Holds, Tenant};
 use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
@@ -228,13 +227,6 @@ pub async fn of_platform(on: impl On, name: &str) -> Result<Option<TemplateRow>,
 /// Any template: for the worker.
 pub async fn load(on: impl On, id: TemplateId) -> Result<Option<TemplateRow>, DbError> {
     sql("SELECT * FROM sandbox_templates WHERE id = $1").bind(id).fetch_optional(on).await
-}
-
-/// The host that the layers lie on with which sandboxes of a template begin.
-pub async fn host(on: impl On, id: TemplateId) -> Result<Option<HostId>, DbError> {
-    let layer = sql("SELECT l.* FROM sandbox_layers l JOIN sandbox_templates t ON t.layer_id = l.id WHERE t.id = $1");
-    let layer: Option<LayerRow> = layer.bind(id).fetch_optional(on).await?;
-    Ok(layer.and_then(|layer| layer.host))
 }
 
 /// The template whose sandboxes begin with a memory, or will a moment later: one that is built has its memory before it is

@@ -75,8 +75,15 @@ impl SandboxLife {
             (true, false) => {
                 let id = MemoryId(Uuid::now_v7());
                 let host = row.machine.host;
-                let memory =
-                    MemoryRow { id, layer: top, host, kind: MemoryKind::Snapshot, bytes: 0, created_at: seen.now };
+                let memory = MemoryRow {
+                    id,
+                    layer: top,
+                    host,
+                    other_host: None,
+                    kind: MemoryKind::Snapshot,
+                    bytes: 0,
+                    created_at: seen.now,
+                };
                 store::memory::insert(&mut tx, &memory).await?;
                 Some(id)
             }

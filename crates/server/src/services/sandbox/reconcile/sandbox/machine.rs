@@ -7,7 +7,7 @@ use berth_domain::{Error, Timestamp};
 use berth_host::sandbox::{From, StartSpec, Started};
 use uuid::Uuid;
 
-use super::record::{enter, still};
+use super::record::{GOING, enter, still};
 use super::{SandboxLife, Seen};
 use crate::db::network::MembershipRow;
 use crate::db::{Tx, machine_gpu};
@@ -23,6 +23,8 @@ pub(super) struct Ground {
     memory: Option<MemoryId>,
     /// Memory in MiB and virtual CPUs that the memory was captured with.
     size: (i64, i64),
+    /// GiB of a snapshot's disk.
+    pub disk_gb: Option<i64>,
 }
 
 impl SandboxLife {
@@ -55,6 +57,14 @@ impl SandboxLife {
             (None, None) => None,
         };
         let Some(ground) = ground else { return Ok(None) };
+        let Some(brought) = self.has_ground(&mut tx, &before, ground.layer, seen.now).await? else {
+            let message = Some("bringing what it begins with to its host".into());
+            self.write(&mut tx, &before, SandboxRow { message, ..before.clone() }).await?;
+            tx.commit().await?;
+            return Ok(None);
+        };
+        // The time in which that came is not its own.
+        row.phase_since = row.phase_since.max(brought).min(seen.now);
         let id = put_on(&mut tx, &mut row, &ground, seen.now).await?;
         (row.source_snapshot, row.source_template) = (None, None);
         row.message = Some("making its disk".into());
@@ -166,7 +176,9 @@ impl SandboxLife {
         }
         let lost = row.keep_memory && row.memory.is_none();
         let reason = row.message.take().filter(|_| row.again.take().is_some());
-        let message = lost.then(|| "its memory could not be kept; it will start from its disk".to_owned()).or(reason);
+        let going = row.moves.filter(|to| to.resumes).map(|_| GOING.to_owned());
+        let message = lost.then(|| "its memory could not be kept; it will start from its disk".to_owned());
+        let message = message.or(reason).or(going);
         enter(&mut row, Phase::Paused, message, now);
         row.machine.reserved = false;
         row.applied_network = None;
@@ -187,7 +199,8 @@ impl SandboxLife {
         };
         let id = MemoryId(Uuid::now_v7());
         let host = before.machine.host;
-        let memory = MemoryRow { id, layer, host, kind: MemoryKind::Pause, bytes: 0, created_at: seen.now };
+        let (kind, created_at) = (MemoryKind::Pause, seen.now);
+        let memory = MemoryRow { id, layer, host, other_host: None, kind, bytes: 0, created_at };
         store::memory::insert(&mut tx, &memory).await?;
         self.write(&mut tx, &before, SandboxRow { memory: Some(id), ..before.clone() }).await?;
         tx.commit().await?;
@@ -202,12 +215,14 @@ fn inherit(row: &mut SandboxRow, template: TemplateRow) -> Option<Ground> {
     row.run_user = template.run_user;
     row.workdir = template.workdir;
     let size = (template.memory_mb, template.vcpu);
-    Some(Ground { layer: template.layer?, memory: template.memory, size })
+    Some(Ground { layer: template.layer?, memory: template.memory, size, disk_gb: None })
 }
 
 pub(super) async fn snapshot_ground(tx: &mut Tx, id: SnapshotId) -> Result<Option<Ground>, StepError> {
     let found = store::snapshot::load(tx, id).await?.filter(|snapshot| snapshot.next_layer.is_none());
-    Ok(found.and_then(|s| Some(Ground { layer: s.layer?, memory: s.memory, size: (s.memory_mb, s.vcpu) })))
+    Ok(found.and_then(|s| {
+        Some(Ground { layer: s.layer?, memory: s.memory, size: (s.memory_mb, s.vcpu), disk_gb: Some(s.disk_gb) })
+    }))
 }
 
 /// A new top layer on somebody else's; the memory comes along where the machine has the same size.
@@ -218,14 +233,22 @@ pub(super) async fn put_on(
     now: Timestamp,
 ) -> Result<LayerId, StepError> {
     let id = LayerId(Uuid::now_v7());
-    store::layer::insert(tx, &store::layer::above(row, id, ground.layer, now)).await?;
+    store::layer::insert(&mut *tx, &store::layer::above(row, id, ground.layer, now)).await?;
     row.layer = Some(id);
-    row.memory = ground.memory.filter(|_| ground.size == (row.memory_mb, row.vcpu) && row.keeps_memory());
+    // A memory lies on a host, or on two where somebody took it along, and is of no use elsewhere.
+    let memory = match ground.memory {
+        Some(id) => store::memory::find(tx, id).await?,
+        None => None,
+    };
+    let is_here = memory
+        .is_some_and(|memory| memory.host.is_none() || [memory.host, memory.other_host].contains(&row.machine.host));
+    let fits = ground.size == (row.memory_mb, row.vcpu) && row.keeps_memory();
+    row.memory = ground.memory.filter(|_| is_here && fits);
     Ok(id)
 }
 
 /// A template whose memory does not load any more is booted once more, in the background.
-async fn warm_again(
+pub(in crate::services::sandbox::reconcile) async fn warm_again(
     tx: &mut Tx,
     id: berth_domain::ids::TemplateId,
     memory: MemoryId,

@@ -15,6 +15,9 @@ use crate::services::sandbox::store;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 
+/// What the owner of a sandbox is told that was paused to go to another host.
+pub(super) const GOING: &str = "going to another host";
+
 impl SandboxLife {
     /// Writes a change onto the row it was decided for, with its event. A row whose wish changed meanwhile is
     /// left alone.
@@ -224,6 +227,9 @@ pub(in crate::services::sandbox) fn enter(row: &mut SandboxRow, phase: Phase, me
             }
         }
         _ => {}
+    }
+    if !matches!(phase, Phase::Pausing | Phase::Paused | Phase::Failed) {
+        row.moves = None;
     }
     row.phase = phase;
     row.message = message;

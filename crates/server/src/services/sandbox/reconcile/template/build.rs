@@ -193,7 +193,7 @@ impl TemplateLife {
         let offers = match tied {
             _ if has_some => HashMap::new(),
             Some(host) => offer(&self.sandboxes, host, false).await?,
-            None => offers(&self.sandboxes).await?,
+            None => offers(&self.sandboxes, false).await?,
         };
         let Some(mut change) = self.begin(template.id).await? else { return Ok(None) };
         let mut machines = store::template::machines(&mut change.tx, template.id).await?;

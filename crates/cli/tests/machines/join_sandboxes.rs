@@ -1,0 +1,144 @@
+//! Sandboxes on a second machine, to which what they boot comes by itself.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use berth_domain::sandbox::layer_copy::CopyStep;
+use berth_testkit::commands::shell;
+use berth_testkit::{Caller, HostProcess, Service, eventually};
+use serde_json::{Value, json};
+
+use crate::BERTH;
+use crate::join::{added, of, reaches};
+
+/// The points at which the service dies while it brings two layers to a host.
+const BRINGING: &[&str] = &[
+    "layer_copy.bring.before",
+    "layer.travel.expected",
+    "layer.travel.taken",
+    "layer_copy.bring.done",
+    "layer_copy.bring.after",
+];
+
+#[test]
+fn every_step_of_a_layers_copy_has_points_at_which_the_service_is_killed() {
+    // That its time is over is written as that it came is.
+    for step in CopyStep::ALL.iter().filter(|step| **step != CopyStep::Expire) {
+        for moment in ["before", "after"] {
+            let point = format!("layer_copy.{step}.{moment}");
+            assert!(BRINGING.contains(&point.as_str()), "no test kills the service at {point}");
+        }
+    }
+}
+
+/// The guest in a data folder: its manifest, kernel and initrd.
+fn guest(data: &Path) -> Option<[Vec<u8>; 3]> {
+    let read = |name: &str| std::fs::read(data.join("sandbox/guest").join(name)).ok();
+    Some([read("guest.json")?, read("vmlinux")?, read("initrd")?])
+}
+
+/// What lies in a data folder of guests but the one that machines boot.
+fn strays(data: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(data.join("sandbox")).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(".guest")).collect()
+}
+
+/// Puts another guest than the service's into a host's folder: one with another manifest.
+fn put_another(service: &Service, host: &HostProcess) {
+    let [manifest, kernel, initrd] = guest(service.dir.path()).expect("a guest");
+    let dir = host.dir.path().join("sandbox/guest");
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let other = [("guest.json", [&manifest[..], b" "].concat()), ("vmlinux", kernel), ("initrd", initrd)];
+    for (name, bytes) in other {
+        std::fs::write(dir.join(name), bytes).expect("a file");
+    }
+}
+
+/// Builds a template of a file alone, and waits until it is ready.
+async fn template(admin: &Caller, name: &str) {
+    let dockerfile = "FROM scratch\nWORKDIR /data\nCOPY <<EOF kept.txt\nkept\nEOF\n";
+    let body = json!({"name": name, "dockerfile": dockerfile, "vcpu": 1, "memory_mb": 256, "disk_gb": 1});
+    assert_eq!(admin.post("/sandbox_templates", body).await.status, 201);
+    let path = format!("/sandbox_templates/{name}");
+    let is_over = |status: Option<&str>| matches!(status, Some("ready" | "failed"));
+    admin.until("its end", async |admin| is_over(admin.get(&path).await.body["status"].as_str())).await;
+    let built = admin.get(&path).await.body;
+    assert_eq!(built["status"], "ready", "{built}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_sandboxes_boot_comes_to_a_machine_that_joined_and_they_run_there() {
+    let mut service = Service::new(BERTH, &[]).with_sandboxes();
+    service.configure("[sandbox]\nwarm_machines = 0\n");
+    service.start();
+    let admin = service.admin().await;
+    // What the platform brings along is made here first.
+    let is_ready = async |admin: Caller| admin.get("/sandbox_templates/base").await.body["status"] == "ready";
+    admin.until("the template", async |admin| is_ready(admin).await).await;
+    let mut host = HostProcess::new(BERTH);
+    // The host dies when the new guest is there, and not yet in the place of the old one.
+    put_another(&service, &host);
+    let old = guest(host.dir.path());
+    host.fault = "guest.travel.half=kill";
+    host.join(&added(&service, &admin));
+    host.died();
+    assert!(old.is_some(), "there was one");
+    assert_eq!((guest(host.dir.path()), strays(host.dir.path()).len()), (old, 1), "{}", host.log());
+    // The service dies in the middle of the next try; the host will when it has a layer of the service's own.
+    host.fault = "layer.travel.received=kill";
+    host.start(&["host", "serve"]);
+    service.kill();
+    service.start_and_die_at("guest.travel.taken");
+    service.start();
+    let admin = service.admin().await;
+    let sent = guest(service.dir.path()).expect("a guest");
+    eventually("the guest", 180, || guest(host.dir.path()).filter(|came| *came == sent).map(drop));
+    eventually("nothing else", 60, || strays(host.dir.path()).is_empty().then_some(()));
+    let found = reaches(&service, &admin, "ready");
+    // The service's own host takes no more.
+    let all = admin.get("/api/v1/admin/hosts").await.body;
+    let all = all["data"].as_array().expect("hosts");
+    let own = all.iter().find(|host| host["id"] != found["id"]).expect("another one");
+    assert_eq!(admin.act(&of(&own["id"], "cordon")).await.status, 202);
+    template(&admin, "there").await;
+    let id = admin.create_sandbox(json!({"template_id": "there"})).await;
+    let ready = admin.sandbox_reaches(&id, "Ready").await;
+    assert_eq!(ready["host_id"], found["id"]);
+    let read = admin.get(&format!("/sandbox/{id}/files/content?path=kept.txt")).await;
+    assert_eq!((read.status, read.body.as_str()), (200, Some("kept\n")), "{read:?}");
+    let machines = std::fs::read_dir(host.dir.path().join("sandbox/machines")).expect("a folder").count();
+    assert!(machines > 0, "it runs there");
+    begins_elsewhere(&mut service, &mut host, &found["id"]).await;
+}
+
+/// Has the layers of a template of the service's own host come to another one, while both die; a sandbox runs on them there.
+async fn begins_elsewhere(service: &mut Service, host: &mut HostProcess, id: &Value) {
+    let made = service.admin().await.create_sandbox(json!({"template_id": "base"})).await;
+    host.died();
+    host.fault = "";
+    host.start(&["host", "serve"]);
+    service.kill();
+    for point in BRINGING {
+        service.start_and_die_at(point);
+    }
+    service.start();
+    let admin = service.admin().await;
+    let ready = admin.sandbox_reaches(&made, "Ready").await;
+    assert_eq!((&ready["host_id"], &ready["message"]), (id, &Value::Null));
+    assert_eq!(shell(&admin, &made, "echo kept >there && cat there").await, "kept\n");
+    // Each is there once, as it is where it was made.
+    let layers = |data: &Path| -> BTreeSet<String> {
+        let entries = std::fs::read_dir(data.join("sandbox/layers")).expect("layers").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    let (here, there) = (layers(service.dir.path()), layers(host.dir.path()));
+    assert!(here.is_subset(&there) && !here.is_empty(), "{here:?} {there:?}");
+    for name in &here {
+        let [one, other] =
+            [service.dir.path(), host.dir.path()].map(|data| std::fs::read(data.join("sandbox/layers").join(name)));
+        assert!(one.expect("a layer") == other.expect("a layer"), "{name}");
+    }
+    assert_eq!(admin.delete(&format!("/sandboxes/{made}")).await.status, 202);
+    admin.sandbox_reaches(&made, "Deleted").await;
+}

@@ -1,0 +1,141 @@
+//! Brings layers of templates to hosts on which sandboxes of these are to be.
+//!
+//! A copy is wished by a row before anything of it is on its host, and read on any host that has the layer. What broke off is
+//! begun anew, by whichever service comes next; what could not be brought in time, or is refused, fails those who wait for it.
+
+use std::time::Duration;
+
+use berth_domain::ids::{HostId, LayerCopyId};
+use berth_domain::sandbox::layer_copy::{CopyState, CopyStep, next};
+use berth_domain::{Result, Timestamp};
+use berth_host::EngineError;
+use berth_host::sandbox::travel::carry_layer;
+
+use super::{StepError, fault};
+use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::store;
+use crate::services::sandbox::store::layer_copy::CopyRow;
+use crate::work::Due;
+use crate::work::lifecycle::{Life, Next};
+
+/// How many are brought at once: each takes what disks and networks of two hosts give.
+pub const MOST: usize = 2;
+/// Seconds after which one is given up that could not be brought, of those in which its host answered.
+const PATIENCE: i64 = 2 * 3600;
+
+/// How long a host may take to say that it is there, and how long one try may last, whatever is said meanwhile.
+const ANSWER: Duration = Duration::from_secs(10);
+const TRY: Duration = Duration::from_secs(PATIENCE.unsigned_abs());
+
+/// The lives of copies of layers.
+pub struct LayerCopyLife {
+    sandboxes: Sandboxes,
+}
+
+impl LayerCopyLife {
+    /// Those of the service.
+    pub const fn new(sandboxes: Sandboxes) -> Self {
+        Self { sandboxes }
+    }
+
+    /// The first host of those that have the layer that can be asked.
+    async fn source(&self, copy: &CopyRow) -> Result<HostId, StepError> {
+        let chain = store::layer_copy::chain(self.sandboxes.db(), copy.layer).await?;
+        let hosts = chain.first().map(|layer| layer.hosts(self.sandboxes.host())).unwrap_or_default();
+        for host in hosts.into_iter().filter(|host| *host != copy.host) {
+            if let Ok(engine) = self.sandboxes.engine_of(Some(host))
+                && tokio::time::timeout(ANSWER, engine.capacity()).await.is_ok_and(|said| said.is_ok())
+            {
+                return Ok(host);
+            }
+        }
+        Err(EngineError::Transient("no host that has the layer can be reached".into()).into())
+    }
+
+    async fn bring(&self, copy: &CopyRow) -> Result<(), StepError> {
+        let from = self.source(copy).await?;
+        let (source, target) = (self.sandboxes.engine_of(Some(from))?, self.sandboxes.engine_of(Some(copy.host))?);
+        let began = std::time::Instant::now();
+        let carried = tokio::time::timeout(TRY, carry_layer(&*source, &*target, copy.layer)).await;
+        let carried = carried.unwrap_or_else(|_| Err(EngineError::Transient("it took too long".into())));
+        let answers = async || tokio::time::timeout(ANSWER, target.capacity()).await.is_ok_and(|said| said.is_ok());
+        if carried.as_ref().is_err_and(|error| !error.is_final()) && !answers().await {
+            self.sandboxes.note_silence(copy.host);
+        }
+        let (bytes, seconds) = (carried?, began.elapsed().as_secs_f64());
+        tracing::info!(layer = %copy.layer, %from, to = %copy.host, bytes, seconds, "a layer has come to another host");
+        fault("layer_copy", "bring", "done").await?;
+        self.settle(copy, CopyState::Present, None).await?;
+        let now = store::layer_copy::find(self.sandboxes.db(), copy.id).await?;
+        if now.is_none_or(|copy| !copy.is_layer_kept) {
+            // The layer went meanwhile, and what was removed with it came afterwards.
+            target.remove_layer(copy.layer).await?;
+        }
+        Ok(())
+    }
+
+    async fn settle(&self, copy: &CopyRow, state: CopyState, message: Option<&str>) -> Result<(), StepError> {
+        if let Some(reason) = message {
+            tracing::warn!(layer = %copy.layer, to = %copy.host, reason, "a layer has not come to another host");
+        }
+        let mut tx = self.sandboxes.db().begin().await?;
+        store::layer_copy::settle(&mut tx, copy, (state, message), self.sandboxes.clock().now()).await?;
+        Ok(tx.commit().await?)
+    }
+
+    async fn look_at(&self, copy: &CopyRow, at: Option<Timestamp>) -> Result<(), StepError> {
+        let mut tx = self.sandboxes.db().begin().await?;
+        store::layer_copy::look_at(&mut tx, copy, at).await?;
+        Ok(tx.commit().await?)
+    }
+}
+
+impl Life for LayerCopyLife {
+    type Key = LayerCopyId;
+    type Seen = CopyRow;
+    type Step = CopyStep;
+    const TABLE: &'static str = store::layer_copy::TABLE;
+    const KIND: &'static str = "layer_copy";
+    const DROPPED_BY_A_STOP: bool = true;
+
+    async fn due(&self, now: Timestamp, limit: usize) -> Result<Due<LayerCopyId>> {
+        Ok(Due::at(now, store::layer_copy::with_work(self.sandboxes.db(), limit).await?))
+    }
+
+    async fn look(&self, id: &LayerCopyId) -> Result<Option<CopyRow>, StepError> {
+        Ok(store::layer_copy::find(self.sandboxes.db(), *id).await?)
+    }
+
+    async fn plan(&self, copy: &CopyRow) -> Result<Next<CopyStep>, StepError> {
+        let since = copy.since.max(self.sandboxes.counts_since(copy.host));
+        let is_too_late = self.sandboxes.clock().now() >= since.plus_seconds(PATIENCE);
+        Ok(next(copy.state, copy.is_layer_kept, is_too_late).map_or(Next::Rest(None), Next::Take))
+    }
+
+    fn name(step: &CopyStep) -> &'static str {
+        step.as_str()
+    }
+
+    async fn take(&self, copy: &CopyRow, step: CopyStep) -> Result<(), StepError> {
+        match step {
+            CopyStep::Bring => self.bring(copy).await,
+            CopyStep::Expire => {
+                let told = format!("what it begins with was not brought to its host within {PATIENCE} seconds");
+                self.settle(copy, CopyState::Failed, Some(&told)).await
+            }
+        }
+    }
+
+    async fn rest(&self, copy: &CopyRow, until: Option<Timestamp>) -> Result<(), StepError> {
+        self.look_at(copy, until).await
+    }
+
+    async fn postpone(&self, copy: &CopyRow, until: Timestamp) -> Result<(), StepError> {
+        self.look_at(copy, Some(until)).await
+    }
+
+    async fn give_up(&self, copy: &CopyRow, error: &EngineError) -> Result<bool, StepError> {
+        self.settle(copy, CopyState::Failed, Some(&error.to_string())).await?;
+        Ok(true)
+    }
+}
