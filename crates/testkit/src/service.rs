@@ -162,11 +162,15 @@ impl Service {
         std::fs::write(file, before.replace(BOOTS, "captured_boots = true")).expect("a file");
     }
 
-    /// Adds configuration for later starts; whole sections, or more keys of `[vm]`.
+    /// Adds configuration for later starts: whole sections, or keys of the last one, in the place of those that are there.
     pub fn configure(&self, text: &str) {
         let file = self.dir.path().join("berth.toml");
         let before = std::fs::read_to_string(&file).expect("a file");
-        std::fs::write(file, before + text).expect("a file");
+        let (sections, last) = before.split_at(before.rfind("\n[").unwrap_or_default());
+        let key = |line: &str| line.split_once(" = ").map(|(key, _)| key.to_owned());
+        let new: Vec<_> = text.lines().take_while(|line| !line.starts_with('[')).filter_map(key).collect();
+        let kept = last.split_inclusive('\n').filter(|line| !key(line).is_some_and(|key| new.contains(&key)));
+        std::fs::write(file, format!("{sections}{}{text}", kept.collect::<String>())).expect("a file");
     }
 
     /// The command that starts it.

@@ -32,9 +32,15 @@ pub async fn service_with(configuration: &str) -> (Service, Caller) {
     begun(configuration, |_| ()).await
 }
 
+/// The same where machines have time to begin, though others are emulated beside them.
+fn patient(configuration: &str) -> String {
+    let keys = configuration.strip_prefix("[sandbox]\n").unwrap_or(configuration);
+    format!("[sandbox]\nprovisioning_seconds = 600\nresuming_seconds = 600\nrestoring_seconds = 600\n{keys}")
+}
+
 async fn begun(configuration: &str, also: impl FnOnce(&mut Service)) -> (Service, Caller) {
     let mut service = Service::copy_of(prepared().await);
-    service.configure(configuration);
+    service.configure(&patient(configuration));
     also(&mut service);
     service.start();
     let caller = service.admin().await;

@@ -27,8 +27,9 @@ use crate::sandbox::agent::{self, AgentError, Session};
 const INCARNATION: &str = "incarnation.json";
 /// Longest such file, in bytes: a hundred rules of the longest names, and some.
 const LONGEST: u64 = 256 << 10;
-/// How long a running machine's agent may take for a new session.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a running machine's agent may take for a new session. One on a host with more to do than it can has its turn
+/// seldom, and whoever gives it up begins anew.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long a guest may take to tell how much runs in it; then it runs nothing that counts.
 const ANSWER: Duration = Duration::from_secs(20);
