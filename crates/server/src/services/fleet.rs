@@ -21,8 +21,17 @@ use super::host;
 use crate::db::{DbError, Tx};
 
 /// What is told of a machine whose host is lost. What its status or phase says was so when that answered last.
-pub const HOST_LOST: &str =
+const HOST_LOST: &str =
     "the host that it is on does not answer; it may go on there, and what is asked of it is done once the host is back";
+
+/// What is told of a machine: that its host is lost, where it is, and what was told of it before.
+pub fn told(host_is_lost: bool, message: Option<&str>) -> Option<String> {
+    match (host_is_lost, message) {
+        (false, message) => message.map(str::to_owned),
+        (true, None) => Some(HOST_LOST.to_owned()),
+        (true, Some(message)) => Some(format!("{HOST_LOST}; before that: {message}")),
+    }
+}
 
 /// The engines that run machines on a host.
 #[derive(Clone)]

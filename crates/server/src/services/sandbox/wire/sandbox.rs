@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::Scope;
-use crate::services::fleet::HOST_LOST;
+use crate::services::fleet::told;
 use crate::services::membership::MembershipView;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 
@@ -139,7 +139,7 @@ impl SandboxView {
             id: row.id.to_string(),
             name: row.name.clone(),
             phase: row.phase.as_str(),
-            message: if row.machine.host_is_lost { Some(HOST_LOST.to_owned()) } else { row.message.clone() },
+            message: told(row.machine.host_is_lost, row.message.as_deref()),
             host_id: row.machine.host.filter(|_| shown.names_hosts).map(|host| host.to_string()),
             connect_url: format!("{}/sandbox/{}", shown.base, row.id),
             template_id: row.template.map(|id| id.to_string()),

@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::http::auth::{Caller, Scope};
-use crate::services::fleet::HOST_LOST;
+use crate::services::fleet::told;
 use crate::services::membership::MembershipView;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
@@ -222,7 +222,7 @@ impl VmView {
             region_id: vm.region_id.clone(),
             host_id: None,
             status: vm.status.as_str(),
-            message: if vm.machine.host_is_lost { Some(HOST_LOST.to_owned()) } else { vm.message.clone() },
+            message: told(vm.machine.host_is_lost, vm.message.as_deref()),
             vm_config_id: vm.vm_config_id.clone(),
             gpu_config_count: vm.gpu_config_count,
             plan_id: vm.plan_id.clone(),
