@@ -104,7 +104,7 @@ async fn creating(report: &mut Report, service: &Service, caller: &Caller, numbe
 }
 
 /// Waits until the workers have nothing left to do.
-async fn settled(caller: &Caller) {
+pub async fn settled(caller: &Caller) {
     for status in ["pending", "provisioning", "starting"] {
         let path = format!("/vms?status={status}&limit=1");
         while caller.get(&path).await.body["pagination"]["total_items"] != 0 {

@@ -2,6 +2,7 @@
 
 mod api;
 mod boots;
+mod fleet;
 mod gateway;
 mod identity;
 mod load;
@@ -65,6 +66,7 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
             "bridge" => network::bridge::run(&mut report).await?,
             "machines" => machines::run(&mut report).await?,
             "placement" => placement::run(&mut report)?,
+            "fleet" => fleet::run(&mut report).await?,
             _ => boots::run(&mut report).await?,
         }
         // Writes the results so far, whatever happens to the next group.
@@ -74,8 +76,19 @@ async fn benchmarks(arguments: &[String]) -> Result<()> {
 }
 
 fn groups(arguments: &[String]) -> Result<Vec<&str>> {
-    const ALL: [&str; 10] =
-        ["api", "identity", "placement", "service", "gateway", "network", "bridge", "sandboxes", "machines", "boots"];
+    const ALL: [&str; 11] = [
+        "api",
+        "identity",
+        "placement",
+        "fleet",
+        "service",
+        "gateway",
+        "network",
+        "bridge",
+        "sandboxes",
+        "machines",
+        "boots",
+    ];
     if let Some(unknown) = arguments.iter().find(|a| !ALL.contains(&a.as_str())) {
         bail!("there is no group '{unknown}'; there are {}", ALL.join(", "));
     }

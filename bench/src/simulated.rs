@@ -14,12 +14,20 @@ use tokio_util::sync::CancellationToken;
 pub async fn serve(folder: &Path, machines: usize) -> Result<()> {
     let began = Instant::now();
     let data = folder.to_string_lossy().into_owned();
-    let mut config = Config::from_sources(None, |name| (name == "BERTH_DATA_DIR").then(|| data.clone()))?;
+    let said = |name: &str| match name {
+        "BERTH_DATA_DIR" => Some(data.clone()),
+        // Else it is SQLite in the folder.
+        "BERTH_DATABASE_URL" => std::env::var("BERTH_BENCH_POSTGRES").ok(),
+        _ => None,
+    };
+    let mut config = Config::from_sources(None, said)?;
     config.admin_email = "admin@example.com".into();
     config.admin_password = Secret("a quiet harbour at night".into());
     // The hashing is measured, not the limit for guessing.
     config.identity.logins_per_minute_per_address = u32::MAX;
     config.identity.hash_queue = 10_000;
+    // A fleet is asked for longer than a token is good for.
+    config.identity.access_token_seconds = 86_400;
     let engine = Arc::new(SimulatedEngine::default());
     engine.run_everything(machines > 0);
     let app = App::start_with(
