@@ -36,6 +36,9 @@ pub struct Host {
     /// What it has that is not deleted.
     #[serde(default)]
     pub holds: HostHolds,
+    /// What machines hold of it. An older service does not say.
+    #[serde(default)]
+    pub load: Option<HostLoad>,
     /// Whether it joined and is asked over the network.
     #[serde(default)]
     pub joined: bool,
@@ -69,6 +72,15 @@ pub struct HostHolds {
     /// Of these disks, those whose VM is on another host by now: they follow it. An older service does not say.
     #[serde(default)]
     pub leaving: i64,
+}
+
+/// What machines hold of a host: those that run or are about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HostLoad {
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
 }
 
 /// A GPU of a host.

@@ -55,7 +55,7 @@ use crate::http::tls::Certificate;
 use crate::seal::Sealer;
 use crate::services::fleet::Fleet;
 use crate::services::gateway::Gateway;
-use crate::services::host::name_of_replica;
+use crate::services::host::{Hosts, name_of_replica};
 use crate::services::identity::{FirstLogin, Identity};
 use crate::services::network::Networks;
 use crate::services::project::Projects;
@@ -170,7 +170,7 @@ impl App {
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), fleet: fleet.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
-        let metrics = metrics((vms.clone(), sandboxes.clone(), held.networks.clone()), gateway.clone(), host);
+        let metrics = metrics((hosts.clone(), held.clone()), gateway.clone(), host);
         let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let of_hosts = hosts.routes().merge(enrolment.routes());
@@ -247,6 +247,7 @@ impl App {
 }
 
 /// What projects hold on hosts: the services over the engines.
+#[derive(Clone)]
 struct Held {
     vms: Vms,
     sandboxes: Sandboxes,
@@ -285,6 +286,12 @@ impl Held {
         self.vms.routes().merge(self.sandboxes.routes()).merge(self.networks.routes()).merge(self.ssh_keys.routes())
     }
 
+    /// Metrics in Prometheus' text format.
+    async fn prometheus(&self) -> std::result::Result<String, DbError> {
+        let machines = self.vms.prometheus().await? + &self.sandboxes.prometheus().await?;
+        Ok(machines + &self.networks.prometheus().await?)
+    }
+
     /// Has what an organization runs stop where that is suspended, if the configuration says so.
     fn follow_suspensions(
         &self,
@@ -318,20 +325,16 @@ fn probes(db: &Db, health: &folder::Health, engines: Engines, metrics: probes::M
 }
 
 fn metrics(
-    (vms, sandboxes, networks): (Vms, Sandboxes, Networks),
+    (hosts, held): (Hosts, Held),
     gateway: Gateway,
     (data_dir, seats): (PathBuf, [Arc<Seats>; 2]),
 ) -> crate::http::probes::Metrics {
     Arc::new(move || {
-        let (vms, sandboxes, networks) = (vms.clone(), sandboxes.clone(), networks.clone());
-        let gateway = gateway.clone();
+        let (hosts, held, gateway) = (hosts.clone(), held.clone(), gateway.clone());
         let host = host::prometheus(&data_dir, seats.iter().map(|seats| seats.taken()).sum());
         Box::pin(async move {
             // Counts from the database are left out where it does not answer in time.
-            let counted = async {
-                let machines = vms.prometheus().await? + &sandboxes.prometheus().await?;
-                Ok::<_, DbError>(machines + &networks.prometheus().await?)
-            };
+            let counted = async { Ok::<_, DbError>(hosts.prometheus().await? + &held.prometheus().await?) };
             probes::soon(counted).await.unwrap_or_default() + &gateway.prometheus() + &host
         })
     })

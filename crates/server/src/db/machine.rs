@@ -16,7 +16,7 @@
 //! owner's row, which a person reads. Of the columns that migration 0027 copied here, `vcpu` and `memory_mb` of the owners'
 //! rows stay in use: they are the size that was asked for, and the row of the machine says the same.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use berth_domain::Timestamp;
@@ -373,24 +373,31 @@ pub async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     sql(GIVE_WAY).bind(host).execute(tx).await.map(drop)
 }
 
-impl FromRow for (OwnerKind, Sum) {
+/// What machines of a kind hold of a host.
+struct Share {
+    host: HostId,
+    kind: OwnerKind,
+    sum: Sum,
+}
+
+impl FromRow for Share {
     fn from_row(row: &Row) -> Result<Self, DbError> {
         let sum = Sum { machines: row.int("machines")?, vcpu: row.int("vcpu")?, memory_mb: row.int("memory_mb")? };
-        Ok((row.word("owner_kind", OwnerKind::parse)?, sum))
+        Ok(Self { host: row.parsed("host_id")?, kind: row.word("owner_kind", OwnerKind::parse)?, sum })
     }
 }
 
-/// What machines hold of a host.
-pub async fn held(on: impl On, host: HostId) -> Result<Promised, DbError> {
-    let sums: Vec<(OwnerKind, Sum)> = sql(
-        "SELECT owner_kind, COUNT(*) AS machines, CAST(SUM(vcpu) AS BIGINT) AS vcpu, \
-         CAST(SUM(memory_mb) AS BIGINT) AS memory_mb FROM machines WHERE host_id = $1 AND reserved = 1 GROUP BY owner_kind",
-    )
-    .bind(host)
-    .fetch_all(on)
-    .await?;
-    let mut held = Promised::default();
-    for (kind, sum) in sums {
+/// What machines hold of each host of which they hold something.
+pub async fn promised(on: impl On) -> Result<HashMap<HostId, Promised>, DbError> {
+    let shares: Vec<Share> =
+        sql("SELECT host_id, owner_kind, COUNT(*) AS machines, CAST(SUM(vcpu) AS BIGINT) AS vcpu, \
+         CAST(SUM(memory_mb) AS BIGINT) AS memory_mb FROM machines WHERE reserved = 1 AND host_id IS NOT NULL \
+         GROUP BY host_id, owner_kind")
+        .fetch_all(on)
+        .await?;
+    let mut promised = HashMap::<_, Promised>::new();
+    for Share { host, kind, sum } in shares {
+        let held = promised.entry(host).or_default();
         match kind {
             OwnerKind::Vm => held.vms = sum,
             OwnerKind::Sandbox => held.sandboxes = sum,
@@ -398,7 +405,7 @@ pub async fn held(on: impl On, host: HostId) -> Result<Promised, DbError> {
             OwnerKind::Warm => held.warm = sum,
         }
     }
-    Ok(held)
+    Ok(promised)
 }
 
 /// A new id for a machine.
@@ -412,6 +419,10 @@ mod tests {
     use berth_domain::ids::{SandboxId, TemplateId, VmId};
 
     use super::*;
+
+    async fn held(tx: &mut Tx, host: HostId) -> Result<Promised, DbError> {
+        Ok(promised(tx).await?.remove(&host).unwrap_or_default())
+    }
     use crate::db::Db;
 
     async fn database() -> (Db, tempfile::TempDir) {

@@ -98,6 +98,7 @@ const STEPS: &[Step] = steps![
     67 "0067" "drained_hosts",
     68 "0068" "disks_under_way",
     69 "0069" "sandboxes_leave",
+    70 "0070" "sums_of_hosts",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -3,9 +3,11 @@
 //!
 //! What hosts have at this moment they were asked before; of a host that did not say it is known that it is there.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
 
 use berth_domain::host::gpu::{Device, Gpu};
+use berth_domain::host::overcommit::{offered_mb, withheld_mb};
 use berth_domain::host::placement::{
     AtHand, Disk, Host, Overcommit, Placed, Policy, Promised, Refused, Wish, place as decide,
 };
@@ -15,7 +17,10 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::host::{self, HostRow};
-use crate::db::{DbError, On, Tx, machine, machine_gpu};
+use crate::db::{Db, DbError, On, Tx, machine, machine_gpu};
+
+/// How many hosts are asked first what they have, where there are more.
+const FIRST: usize = 8;
 
 /// What a host has at this moment for machines of the kind that is wished.
 #[derive(Clone, Copy, Debug)]
@@ -72,32 +77,77 @@ struct Standing {
     held_gpus: BTreeSet<Device>,
 }
 
-/// Puts a machine onto one of the hosts, of which these say what they have `now`, or says why none takes it.
-///
-/// # Errors
-/// As for a database that does not answer where the service's own host is lost: whoever has its machines now decides for
-/// them, and nothing may fail by this one's word.
-pub async fn place(
-    tx: &mut Tx,
-    own: HostId,
-    wish: &Wish<'_>,
-    now: &HashMap<HostId, Now<'_>>,
-    overcommit: Overcommit,
-) -> Result<Result<Placed, Refusal>, DbError> {
-    let mut standing = Vec::new();
-    for row in host::all(&mut *tx).await? {
-        // Nothing is put onto a host that is lost, whatever it has.
-        let is_lost = row.state == State::Lost;
-        if is_lost && row.id == own {
+/// All hosts as a transaction sees them.
+pub struct Standings(Vec<Standing>);
+
+impl Standings {
+    /// Reads them; what machines have of their GPUs only where some are wished.
+    ///
+    /// # Errors
+    /// As for a database that does not answer where the service's own host is lost: whoever has its machines now decides for
+    /// them, and nothing may fail by this one's word.
+    pub async fn read(tx: &mut Tx, own: HostId, with_gpus: bool) -> Result<Self, DbError> {
+        let rows = host::all(&mut *tx).await?;
+        if rows.iter().any(|row| row.state == State::Lost && row.id == own) {
             return Err(DbError::Unavailable("another service has the machines of this host by now".into()));
         }
-        let promised = if is_lost { Promised::default() } else { machine::held(&mut *tx, row.id).await? };
-        let has_gpus = !is_lost && wish.gpus.is_some();
-        let held_gpus = if has_gpus { machine_gpu::held(&mut *tx, row.id).await? } else { BTreeSet::new() };
-        standing.push(Standing { row, promised, held_gpus });
+        let mut promised = machine::promised(&mut *tx).await?;
+        let mut held_gpus = HashMap::<_, BTreeSet<_>>::new();
+        let held = if with_gpus { machine_gpu::all(&mut *tx).await? } else { Vec::new() };
+        for held in held {
+            held_gpus.entry(held.host).or_default().insert(held.device);
+        }
+        let standing = |row: HostRow| Standing {
+            promised: promised.remove(&row.id).unwrap_or_default(),
+            held_gpus: held_gpus.remove(&row.id).unwrap_or_default(),
+            row,
+        };
+        Ok(Self(rows.into_iter().map(standing).collect()))
     }
-    let fleet: Vec<_> = standing.iter().map(|it| it.host(now.get(&it.row.id), overcommit)).collect();
-    Ok(decide(wish, &fleet, Policy::default(), Uuid::now_v7).map_err(Refusal::from))
+
+    /// Puts a machine onto one of the hosts, of which these say what they have `now`, or says why none takes it.
+    ///
+    /// # Errors
+    /// Why none takes it.
+    pub fn place(
+        &self,
+        wish: &Wish<'_>,
+        now: &HashMap<HostId, Now<'_>>,
+        overcommit: Overcommit,
+    ) -> Result<Placed, Refusal> {
+        let fleet: Vec<_> = self.0.iter().map(|it| it.host(now.get(&it.row.id), overcommit)).collect();
+        decide(wish, &fleet, Policy::default(), Uuid::now_v7).map_err(Refusal::from)
+    }
+}
+
+/// These hosts in the turns in which they are asked what they have for a machine of so many MiB: where there are many, first
+/// a few of which, by what is written of them, most is left. Who asks them goes on to the others only if none of those takes it.
+pub async fn turns(
+    on: &Db,
+    hosts: Vec<HostId>,
+    (region, memory_mb): (&str, i64),
+    here: Overcommit,
+) -> Result<Vec<Vec<HostId>>, DbError> {
+    if hosts.len() <= FIRST {
+        return Ok(vec![hosts]);
+    }
+    let (rows, promised) = (host::all(on).await?, machine::promised(on).await?);
+    let left = |row: &HostRow| left(row, promised.get(&row.id).copied().unwrap_or_default(), here);
+    let able = rows.iter().filter(|row| row.state() == State::Ready && row.trouble.is_none());
+    let able = able.filter(|row| row.regions.iter().any(|id| id == region) && hosts.contains(&row.id));
+    let mut able: Vec<_> = able.map(|row| (left(row), row.id)).filter(|(left, _)| *left >= memory_mb).collect();
+    able.sort_by_key(|(left, id)| (Reverse(*left), *id));
+    let first: Vec<_> = able.into_iter().take(FIRST).map(|(_, id)| id).collect();
+    let others: Vec<_> = hosts.into_iter().filter(|host| !first.contains(host)).collect();
+    Ok([first, others].into_iter().filter(|turn| !turn.is_empty()).collect())
+}
+
+/// About how many MiB of a host are left for VMs.
+fn left(row: &HostRow, promised: Promised, here: Overcommit) -> i64 {
+    let overcommit = row.overcommit(here);
+    let others = promised.sandboxes.memory_mb + promised.templates.memory_mb;
+    let withheld = withheld_mb(others, overcommit.sandbox, overcommit.vm);
+    offered_mb(row.capacity.memory_mb, overcommit.vm) - promised.vms.memory_mb - withheld
 }
 
 /// How often each host promises a MiB, where it says so; else as here.

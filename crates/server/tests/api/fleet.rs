@@ -233,6 +233,15 @@ async fn vms_of_a_host_that_is_lost_say_so_and_go_on_once_it_is_back() {
     is(admin, &beta, "ready").await;
     admin.reaches(&id, "stopped").await;
     assert!(admin.get(&path).await.body["message"].is_null());
+    // What was wrong with one before is told, too.
+    beta.engine.refuse("start", EngineError::Permanent("its disk is damaged".into()));
+    assert_eq!(admin.act(&format!("{path}/start")).await.status, 202);
+    admin.reaches(&id, "failed").await;
+    beta.close().await;
+    platform.advance(30);
+    is(admin, &beta, "lost").await;
+    let told = admin.get(&path).await.body["message"].as_str().expect("a sentence").to_owned();
+    assert!(told.contains("does not answer") && told.contains("its disk is damaged"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -269,4 +278,42 @@ async fn machines_that_ended_with_their_hosts_boot_are_started_again() {
     admin.until("another start", async |_| beta.engine.counts().2 > starts).await;
     admin.reaches(&id, "running").await;
     assert_eq!(host(admin, &id).await, json!(beta.id));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_says_what_machines_hold_of_it_to_administrators_and_to_monitoring() {
+    let (platform, mut beta) = two().await;
+    let admin = &platform.admin;
+    let id = admin.running_vm("web").await;
+    let path = format!("{HOSTS}/{}", beta.id);
+    assert_eq!(admin.get(&path).await.body["load"], json!({"vcpu": 1, "memory_mb": 512}));
+    let measured = async || {
+        let answer = reqwest::get(format!("{}/metrics", admin.base)).await.expect("an answer");
+        answer.text().await.expect("a text")
+    };
+    let text = measured().await;
+    let of_beta: Vec<_> = text.lines().filter(|line| line.contains(&beta.id)).collect();
+    let (up, state) = (format!("berth_host_up{{host=\"{}\"}}", beta.id), "berth_host_state");
+    let figure = |name: &str| format!("berth_host_{name}{{host=\"{}\"}}", beta.id);
+    for line in [
+        format!("{up} 1"),
+        format!("{state}{{host=\"{}\",state=\"ready\"}} 1", beta.id),
+        format!("{} 1", figure("machines")),
+        format!("{} 1", figure("vcpus_held")),
+        format!("{} {}", figure("memory_held_bytes"), 512_i64 << 20),
+        format!("{} 0", figure("trouble")),
+    ] {
+        assert!(of_beta.contains(&&*line), "{line}: {of_beta:#?}");
+    }
+    assert!(!text.contains("beta"), "who asks without a credential learns no name: {text}");
+    // One that is off holds nothing.
+    assert_eq!(admin.act(&format!("/vms/{id}/stop")).await.status, 202);
+    admin.reaches(&id, "stopped").await;
+    assert_eq!(admin.get(HOSTS).await.body["data"][0]["load"], json!({"vcpu": 0, "memory_mb": 0}));
+    assert!(measured().await.contains(&format!("{} 0", figure("machines"))));
+    beta.close().await;
+    platform.advance(30);
+    is(admin, &beta, "lost").await;
+    let text = measured().await;
+    assert!(text.contains(&format!("{up} 0")), "{text}");
 }

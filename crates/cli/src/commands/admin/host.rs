@@ -217,6 +217,11 @@ fn labels(host: &Host) -> String {
     host.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
 }
 
+/// What machines hold of what a host has; only what it has where the service does not say.
+fn part(held: Option<i64>, all: i64) -> String {
+    held.map_or_else(|| all.to_string(), |held| format!("{held}/{all}"))
+}
+
 fn show_hosts(hosts: &[Host]) -> Table {
     let rows = hosts.iter().map(|host| {
         [
@@ -224,8 +229,8 @@ fn show_hosts(hosts: &[Host]) -> Table {
             state(host),
             host.holds.machines.to_string(),
             host.region_ids.join(" "),
-            host.cpus.to_string(),
-            format!("{} MiB", host.memory_mb),
+            part(host.load.map(|load| load.vcpu), host.cpus),
+            format!("{} MiB", part(host.load.map(|load| load.memory_mb), host.memory_mb)),
             host.gpus.len().to_string(),
             labels(host),
             host.service.clone().unwrap_or_default(),
@@ -259,6 +264,10 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
         ("cpus", host.cpus.to_string()),
         ("memory", format!("{} MiB", host.memory_mb)),
         ("memory promised", promised.join(", ")),
+        (
+            "held by machines",
+            host.load.map(|load| format!("{} vCPUs, {} MiB", load.vcpu, load.memory_mb)).unwrap_or_default(),
+        ),
         ("gpus", host.gpus.iter().map(gpu).collect::<Vec<_>>().join(", ")),
         ("labels", labels(host)),
         ("service", host.service.clone().unwrap_or_default()),

@@ -131,6 +131,17 @@ pub struct Promised {
     pub warm: Sum,
 }
 
+impl Promised {
+    /// All of them together.
+    pub fn total(self) -> Sum {
+        [self.vms, self.sandboxes, self.templates, self.warm].into_iter().fold(Sum::default(), |all, one| Sum {
+            machines: all.machines + one.machines,
+            vcpu: all.vcpu + one.vcpu,
+            memory_mb: all.memory_mb + one.memory_mb,
+        })
+    }
+}
+
 /// What there is of a host's disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disk {

@@ -17,6 +17,7 @@
 mod api;
 mod authority;
 mod enrolment;
+mod metrics;
 mod ops;
 mod reconcile;
 mod service;
@@ -35,7 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::db::{Db, Tx, machine};
+use crate::db::{Db, DbError, Tx, machine};
 
 pub use authority::find as authority;
 pub use enrolment::Enrolment;
@@ -140,6 +141,12 @@ impl Hosts {
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
         tasks.spawn(reconcile::host::keep_fresh(self.clone(), stop.clone()));
         tasks.spawn(self.own.lost.clone().keep(self.clock.clone(), stop.clone()));
+    }
+
+    /// Metrics in Prometheus' text format.
+    pub async fn prometheus(&self) -> std::result::Result<String, DbError> {
+        let (hosts, promised) = (store::host::all(&self.db).await?, machine::promised(&self.db).await?);
+        Ok(metrics::text(&hosts, &promised))
     }
 }
 

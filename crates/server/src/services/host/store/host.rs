@@ -189,6 +189,17 @@ pub struct Things {
     pub layers: i64,
     /// Of its disks, those whose VM is on another host by now: they follow it.
     pub leaving: i64,
+    /// What machines hold of it.
+    pub load: Load,
+}
+
+/// What machines hold of a host: those that run or are about to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Virtual CPUs.
+    pub vcpu: i64,
+    /// Memory, in MiB.
+    pub memory_mb: i64,
 }
 
 impl FromRow for Things {
@@ -199,6 +210,7 @@ impl FromRow for Things {
             images: row.int("images")?,
             layers: row.int("layers")?,
             leaving: row.int("leaving")?,
+            load: Load { vcpu: row.int("vcpu")?, memory_mb: row.int("memory_mb")? },
         })
     }
 }
@@ -232,7 +244,9 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
         no_platforms!("k.id", "memory_id", "next_memory_id"),
         ") AS layers, \
          (SELECT COUNT(*) FROM disks d JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' \
-         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving"
+         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving, \
+         (SELECT CAST(COALESCE(SUM(vcpu), 0) AS BIGINT) FROM machines WHERE host_id = $1 AND reserved = 1) AS vcpu, \
+         (SELECT CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) FROM machines WHERE host_id = $1 AND reserved = 1) AS memory_mb"
     ));
     counted.bind(id).fetch_one(on).await
 }

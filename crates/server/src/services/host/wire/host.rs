@@ -43,6 +43,8 @@ pub struct HostView {
     drain: Option<&'static str>,
     /// What it has that is not deleted.
     holds: HoldsView,
+    /// What machines hold of it.
+    load: LoadView,
     /// Whether it joined and is asked over the network; else a service runs there.
     joined: bool,
     /// The service that runs there: the `active` one, or one that is in `standby`. Null where none does.
@@ -77,6 +79,16 @@ pub struct HoldsView {
     layers: i64,
     /// Of these disks, those whose VM is on another host by now: they follow it.
     leaving: i64,
+}
+
+/// What machines hold of a host: those that run or are about to.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HostLoadResponse)]
+pub struct LoadView {
+    /// Virtual CPUs.
+    vcpu: i64,
+    /// Memory, in MiB.
+    memory_mb: i64,
 }
 
 /// A change of a host; absent fields stay as they are.
@@ -223,6 +235,7 @@ impl HostView {
                 layers: things.layers,
                 leaving: things.leaving,
             },
+            load: LoadView { vcpu: things.load.vcpu, memory_mb: things.load.memory_mb },
             joined: row.joined,
             service: row.service.map(Service::as_str),
             version: row.version,

@@ -16,7 +16,7 @@ use berth_host::sandbox::{Capacity, SandboxEngine};
 use futures::future::{join, join_all};
 
 use crate::db::{DbError, Tx};
-use crate::services::placement::{self, Now, Refusal};
+use crate::services::placement::{self, Now, Refusal, Standings};
 use crate::services::sandbox::Sandboxes;
 
 /// How long a host may take to say what it has. The service's own is waited for.
@@ -162,7 +162,8 @@ pub(super) async fn place(
         };
         (*host, now)
     });
-    placement::place(tx, own, &wish, &now.collect(), overcommit).await
+    let standings = Standings::read(tx, own, wish.gpus.is_some()).await?;
+    Ok(standings.place(&wish, &now.collect(), overcommit))
 }
 
 /// What a host has of what machines begin with.

@@ -15,8 +15,9 @@ use berth_host::vm::{Capacity, Engine};
 use futures::future::try_join_all;
 
 use crate::db::{DbError, Tx, network};
-use crate::services::placement::{self, Now, Refusal};
+use crate::services::placement::{self, Now, Refusal, Standings};
 use crate::services::vm::Vms;
+use crate::services::vm::reconcile::StepError;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
@@ -36,6 +37,22 @@ pub(super) struct Offer {
     pub lacks_network: Option<String>,
 }
 
+impl Offer {
+    /// The same for who places the VM, who is to have room for disks there or not. What disks there are is not summed yet.
+    fn now(&self, makes_disks: bool) -> Now<'_> {
+        let capacity = self.capacity;
+        Now {
+            vcpu: Some(capacity.vcpu),
+            memory_mb: capacity.memory_mb,
+            most_sandboxes: None,
+            disk: Disk { is_full: makes_disks && !capacity.disk_free, sizes: None },
+            gpus: &self.gpus,
+            lacks_network: self.lacks_network.as_deref(),
+            at_hand: if self.has_image { AtHand::Image } else { AtHand::Nothing },
+        }
+    }
+}
+
 /// What hosts have at this moment. Those that do not say are not among them.
 pub(super) type Offers = HashMap<HostId, Offer>;
 
@@ -51,36 +68,52 @@ fn stays_on(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
     vm.machine.host.filter(|_| goes_from(vm, disks).is_none())
 }
 
-/// Asks all hosts at once what they have for a VM; where it stays on one, that one.
+/// The hosts that are asked what they have for a VM, in turns: only the one that it stays on; all at once for one that leaves
+/// its host.
+pub(super) async fn turns(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Vec<Vec<HostId>>, DbError> {
+    if let Some(host) = stays_on(vm, disks) {
+        return Ok(vec![vec![host]]);
+    }
+    let all: Vec<_> = vms.fleet().all().into_iter().map(|(host, _)| host).collect();
+    if goes_from(vm, disks).is_some() {
+        return Ok(vec![all]);
+    }
+    placement::turns(vms.db(), all, (&vm.region_id, vm.memory_mb), vms.overcommit()).await
+}
+
+/// Asks hosts at once what they have for a VM.
 ///
 /// # Errors
-/// The service's own host does not answer, or the one that it is on.
-pub(super) async fn offers(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Offers, EngineError> {
-    let stays_on = stays_on(vm, disks);
-    let asked = match stays_on {
-        Some(host) => vec![(host, vms.fleet().of(host)?)],
-        None => vms.fleet().all(),
-    };
-    let waited_for = stays_on.unwrap_or_else(|| vms.host());
-    let said = asked.into_iter().map(async |(host, engines)| {
+/// The service's own host is among them and does not answer, or the one that it stays on.
+pub(super) async fn offers(vms: &Vms, vm: &VmRow, disks: &[DiskRow], hosts: &[HostId]) -> Result<Offers, EngineError> {
+    let waited_for = stays_on(vm, disks).unwrap_or_else(|| vms.host());
+    let asked = hosts.iter().map(async |&host| {
         // Whether its files are whole the service's own host finds out when it clones the image. A disk that comes boots
         // with them, and is cloned from none.
         let is_taken_on_trust = host == vms.host() && goes_from(vm, disks).is_none();
-        let offer = offer(&*engines.vm, vm, (host == vms.host(), is_taken_on_trust));
-        let offer = if host == waited_for {
-            offer.await?
-        } else {
-            let said = tokio::time::timeout(PATIENCE, offer).await;
-            let Some(offer) = said.ok().and_then(|said| {
-                said.inspect_err(|error| tracing::debug!(%host, %error, "a host does not say what it has")).ok()
-            }) else {
-                return Ok(None);
-            };
-            offer
+        let offered = async {
+            let engines = vms.fleet().of(host)?;
+            offer(&*engines.vm, vm, (host == vms.host(), is_taken_on_trust)).await
         };
-        Ok(Some((host, offer)))
+        if host == waited_for {
+            return Ok(Some((host, offered.await?)));
+        }
+        let said = tokio::time::timeout(PATIENCE, offered).await;
+        let offer = said.ok().and_then(|said| {
+            said.inspect_err(|error| tracing::debug!(%host, %error, "a host does not say what it has")).ok()
+        });
+        Ok(offer.map(|offer| (host, offer)))
     });
-    Ok(try_join_all(said).await?.into_iter().flatten().collect())
+    Ok(try_join_all(asked).await?.into_iter().flatten().collect())
+}
+
+/// Asks all hosts that a VM could be on what they have for it.
+///
+/// # Errors
+/// As [`offers`], and a database that does not answer.
+pub(super) async fn all_offers(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Offers, StepError> {
+    let hosts = turns(vms, vm, disks).await?.concat();
+    Ok(offers(vms, vm, disks, &hosts).await?)
 }
 
 async fn offer(
@@ -133,26 +166,26 @@ pub(super) async fn place(
         tied: begins.tied,
         on: stays_on,
     };
-    let mut now = HashMap::new();
-    for (host, offer) in offers {
-        let capacity = offer.capacity;
-        // Those that are there by now, or have their place there, are counted already.
-        let is_counted = |disk: &&&DiskRow| disk.host == Some(*host) || disk.has_place_on(*host, vm.machine.host);
-        let counted = follow.iter().filter(is_counted).map(|disk| disk.extent.placed_gb).sum::<i64>();
-        let mut disk = if wanted > counted { disk_of(&mut *tx, *host, capacity).await? } else { Disk::default() };
-        disk.sizes = disk.sizes.map(|(offered, placed)| (offered, placed - counted));
-        let standing = Now {
-            vcpu: Some(capacity.vcpu),
-            memory_mb: capacity.memory_mb,
-            most_sandboxes: None,
-            disk,
-            gpus: &offer.gpus,
-            lacks_network: offer.lacks_network.as_deref(),
-            at_hand: if offer.has_image { AtHand::Image } else { AtHand::Nothing },
-        };
-        now.insert(*host, standing);
+    // What is there by now, or has its place there, is counted already.
+    let counted = |host: HostId| {
+        let is_counted = |disk: &&&DiskRow| disk.host == Some(host) || disk.has_place_on(host, vm.machine.host);
+        follow.iter().filter(is_counted).map(|disk| disk.extent.placed_gb).sum::<i64>()
+    };
+    let mut now: HashMap<_, _> =
+        offers.iter().map(|(host, offer)| (*host, offer.now(wanted > counted(*host)))).collect();
+    let standings = Standings::read(&mut *tx, vms.host(), wish.gpus.is_some()).await?;
+    loop {
+        let placed = standings.place(&wish, &now, vms.overcommit());
+        // The disks of a host are summed where it would be the one.
+        let Ok(host) = placed.as_ref().map(|placed| placed.host) else { return Ok(placed) };
+        let (Some(offer), Some(standing)) = (offers.get(&host), now.get_mut(&host)) else { return Ok(placed) };
+        let counted = counted(host);
+        if wanted <= counted || standing.disk.sizes.is_some() {
+            return Ok(placed);
+        }
+        standing.disk = disk_of(&mut *tx, host, offer.capacity).await?;
+        standing.disk.sizes = standing.disk.sizes.map(|(offered, placed)| (offered, placed - counted));
     }
-    placement::place(tx, vms.host(), &wish, &now, vms.overcommit()).await
 }
 
 /// Whether a disk goes where its VM goes: it is there, or is made anew where that is.

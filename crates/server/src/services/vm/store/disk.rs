@@ -309,10 +309,12 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
 /// The sizes of disks that have a place on a host, summed, in GiB: those that are there or being made,
 /// those that could not be made anew, of which what was there is still, and those that are brought there to their VM.
 pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
-    sql("SELECT CAST(COALESCE(SUM(COALESCE(placed_gb, size_gb)), 0) AS BIGINT) AS gb FROM disks \
-         WHERE deleted_at IS NULL AND ((host_id = $1 AND (status NOT IN ('pending', 'failed') \
-         OR (status = 'failed' AND anew <> 0))) OR (to_host_id = $1 AND host_id <> $1 AND status = 'ready' \
-         AND vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1)))")
+    sql("SELECT CAST(COALESCE(SUM(gb), 0) AS BIGINT) AS gb FROM (\
+         SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id = $1 \
+         AND (status NOT IN ('pending', 'failed') OR (status = 'failed' AND anew <> 0)) \
+         UNION ALL SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND to_host_id = $1 \
+         AND host_id <> $1 AND status = 'ready' \
+         AND vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1)) placed")
     .bind(host)
     .fetch_one(tx)
     .await

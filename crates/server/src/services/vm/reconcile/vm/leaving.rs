@@ -20,7 +20,7 @@ use crate::services::vm::store::vm::VmRow;
 impl VmLife {
     /// Records that a machine has to end, if another host takes it.
     pub(super) async fn leave(&self, seen: &Seen) -> Result<(), StepError> {
-        let offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
+        let offers = capacity::all_offers(&self.vms, &seen.vm, &seen.disks).await?;
         if let Some(refusal) = self.unsendable(seen, &offers) {
             return self.stay(seen, &refusal).await;
         }
@@ -45,7 +45,7 @@ impl VmLife {
         let (offers, reached) = if runs {
             self.prospect(seen).await?
         } else {
-            (capacity::offers(&self.vms, &seen.vm, &seen.disks).await?, None)
+            (capacity::all_offers(&self.vms, &seen.vm, &seen.disks).await?, None)
         };
         let refusal = match self.unsendable(seen, &offers) {
             Some(refusal) => Some(refusal),

@@ -33,6 +33,8 @@ impl VmLife {
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
         let placed = match capacity::place(&mut tx, &before, &offers, &self.vms).await? {
             Ok(placed) => placed,
+            // Another one was quicker, and hosts that were not asked may take it: it is decided anew.
+            Err(_) if reached.is_some() => return Ok(()),
             Err(refusal) => {
                 drop(tx);
                 return self.fail(seen, Failure::NoHost(refusal)).await;
@@ -47,16 +49,28 @@ impl VmLife {
 
     /// What hosts offer, and where a VM would be reached on the one that takes it.
     pub(super) async fn prospect(&self, seen: &Seen) -> Result<(Offers, Option<Reach>), StepError> {
-        let mut offers = capacity::offers(&self.vms, &seen.vm, &seen.disks).await?;
-        let reached = loop {
-            let Ok(Placed { host, .. }) = self.choice(seen, &offers).await? else { break None };
-            let reached = self.free_reach(&seen.vm.machine, host).await?;
-            let Err(missing) = reached else { break reached.ok() };
+        let mut offers = Offers::new();
+        for hosts in capacity::turns(&self.vms, &seen.vm, &seen.disks).await? {
+            offers.extend(capacity::offers(&self.vms, &seen.vm, &seen.disks, &hosts).await?);
+            if let Some(reach) = self.reach(seen, &mut offers).await? {
+                return Ok((offers, Some(reach)));
+            }
+        }
+        Ok((offers, None))
+    }
+
+    /// Where a VM would be reached on the host that takes it, if one of these does.
+    async fn reach(&self, seen: &Seen, offers: &mut Offers) -> Result<Option<Reach>, StepError> {
+        loop {
+            let Ok(Placed { host, .. }) = self.choice(seen, offers).await? else { return Ok(None) };
+            let missing = match self.free_reach(&seen.vm.machine, host).await? {
+                Ok(reach) => return Ok(Some(reach)),
+                Err(missing) => missing,
+            };
             // Another one may have what this one lacks.
-            let Some(offer) = offers.get_mut(&host) else { break None };
+            let Some(offer) = offers.get_mut(&host) else { return Ok(None) };
             offer.lacks_network = Some(missing);
-        };
-        Ok((offers, reached))
+        }
     }
 
     /// Where a VM is reached on the host that takes it, if that was looked for there and nobody was quicker.
