@@ -6,6 +6,8 @@ use berth_host::EngineError;
 use berth_testkit::{Caller, JoinedHost, Platform, SimulatedEngine, eventually, vm};
 use serde_json::{Value, json};
 
+use crate::host::told;
+
 const HOSTS: &str = "/api/v1/admin/hosts";
 
 /// A host that has joined and is ready.
@@ -316,4 +318,29 @@ async fn a_host_says_what_machines_hold_of_it_to_administrators_and_to_monitorin
     is(admin, &beta, "lost").await;
     let text = measured().await;
     assert!(text.contains(&format!("{up} 0")), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn among_many_hosts_a_vm_goes_to_the_one_that_has_room_whoever_is_asked_first() {
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let mut others = Vec::new();
+    for number in 0..9 {
+        others.push(join(&platform, &format!("other-{number}")).await);
+    }
+    for other in others.iter().chain([&beta]) {
+        leave(&other.engine, 0);
+    }
+    // Rows say the same of all of them, so that the youngest is not among those that are asked first.
+    let last = others.last().expect("a host");
+    leave(&last.engine, 512);
+    let id = admin.running_vm("first").await;
+    assert_eq!(host(admin, &id).await, json!(last.id));
+    // Who refuses it was asked, each of them.
+    let none = admin.create_vm(vm("second")).await;
+    admin.reaches(&none, "failed").await;
+    let unplaced = told(admin, "vm.unplaced").await;
+    let hosts = unplaced.data["hosts"].as_array().expect("hosts").clone();
+    assert_eq!(hosts.len(), 11, "{hosts:?}");
+    assert!(hosts.iter().all(|host| host.as_str().is_some_and(|it| !it.contains("does not say"))), "{hosts:?}");
 }
