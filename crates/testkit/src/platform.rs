@@ -68,6 +68,11 @@ pub struct Answer {
     pub body: Value,
 }
 
+/// How long to wait before a check that has failed since then is made again: what takes long is asked seldom.
+pub(crate) fn pause(began: Instant) -> Duration {
+    (began.elapsed() / 10).clamp(Duration::from_millis(10), Duration::from_millis(250))
+}
+
 impl Answer {
     /// Sends a request and reads the answer whole.
     async fn to(request: reqwest::RequestBuilder) -> reqwest::Result<Self> {
@@ -459,10 +464,10 @@ impl Caller {
 
     /// Repeats a check until it succeeds, for five minutes at most.
     pub async fn until<F: Future<Output = bool>>(&self, what: &str, check: impl Fn(Self) -> F) {
-        let deadline = Instant::now() + Duration::from_mins(5);
+        let began = Instant::now();
         while !check(self.clone()).await {
-            assert!(Instant::now() < deadline, "{what}: not within five minutes");
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            assert!(began.elapsed() < Duration::from_mins(5), "{what}: not within five minutes");
+            tokio::time::sleep(pause(began)).await;
         }
     }
 }

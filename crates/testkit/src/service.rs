@@ -13,6 +13,7 @@ use berth_qemu::groups;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::platform::pause;
 use crate::port::free_port;
 use crate::{Caller, still};
 
@@ -22,6 +23,8 @@ const PASSWORD: &str = "a quiet harbour at night";
 /// Has a service ask its host by bytes.
 const BY_BYTES: &str = "BERTH_HOST_BY_BYTES";
 /// What the configuration says of captured boots.
+/// Cheap hashes: an administrator signs in with each start.
+const HASHES: &str = "[identity]\nargon2_memory_kib = 64\nargon2_passes = 1\n";
 const BOOTS: &str = "captured_boots = false";
 
 /// The folder of built images; `script/test` builds them.
@@ -34,13 +37,13 @@ pub fn images() -> PathBuf {
 
 /// Repeats a check until it returns something.
 pub fn eventually<T>(what: &str, seconds: u64, mut check: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let began = Instant::now();
     loop {
         if let Some(value) = check() {
             return value;
         }
-        assert!(Instant::now() < deadline, "{what}: not within {seconds} s");
-        std::thread::sleep(Duration::from_millis(20));
+        assert!(began.elapsed() < Duration::from_secs(seconds), "{what}: not within {seconds} s");
+        std::thread::sleep(pause(began));
     }
 }
 
@@ -72,7 +75,8 @@ impl Service {
         let (port, held) = free_port();
         let listen = format!("127.0.0.1:{port}");
         // Each service gives out its own addresses, so that concurrent tests do not collide.
-        let config = format!("[vm]\n{BOOTS}\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
+        let config =
+            format!("{HASHES}[vm]\n{BOOTS}\nfirst_address = \"127.{}.{}.1\"\n", 65 + port / 256 % 60, port % 256);
         std::fs::write(dir.path().join("berth.toml"), config).expect("a file");
         let base = format!("http://{listen}");
         Self {

@@ -20,7 +20,7 @@ use crate::listener::Listener;
 use crate::shared::{HOST, Other};
 
 /// Operations of the usual run.
-const OPERATIONS: u64 = 100;
+const OPERATIONS: u64 = 60;
 /// Machines at the same time.
 const MOST: usize = 4;
 /// Machines for which something is under way when the next operation begins.

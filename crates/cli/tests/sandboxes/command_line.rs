@@ -4,7 +4,7 @@ use std::process::{Output, Stdio};
 
 use berth_testkit::Service;
 
-use crate::BERTH;
+use crate::harness::service;
 
 fn berth(service: &Service, arguments: &[&str]) -> Output {
     service.berth(arguments).output().expect("an end")
@@ -15,18 +15,17 @@ fn out(output: &Output) -> String {
 }
 
 /// A service with sandboxes, and its administrator signed in.
-fn signed_in() -> Service {
-    let mut service = Service::new(BERTH, &[]).with_sandboxes();
-    service.start();
+async fn signed_in() -> Service {
+    let (service, _) = service().await;
     let (email, password) = service.login();
     let output = service.berth(&["login", &service.base, "--email", email]).env("BERTH_PASSWORD", password).output();
     assert!(output.expect("an end").status.success());
     service
 }
 
-#[test]
-fn a_sandbox_from_creation_to_deletion() {
-    let service = signed_in();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_from_creation_to_deletion() {
+    let service = signed_in().await;
     let fine = |arguments: &[&str]| {
         let output = berth(&service, &[&["sandbox"], arguments].concat());
         assert!(output.status.success(), "{arguments:?} {output:?}");
@@ -62,9 +61,9 @@ fn a_sandbox_from_creation_to_deletion() {
     fine(&["delete", "--wait", "box", "copy-1", "copy-2", "copy-3"]);
 }
 
-#[test]
-fn a_template_is_built_and_told_of() {
-    let service = signed_in();
+#[tokio::test(flavor = "multi_thread")]
+async fn a_template_is_built_and_told_of() {
+    let service = signed_in().await;
     let berth = |arguments: &[&str]| berth(&service, &[&["template"], arguments].concat());
     let folder = service.dir.path().join("app");
     std::fs::create_dir_all(folder.join("secret")).expect("a folder");

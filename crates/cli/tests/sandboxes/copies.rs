@@ -4,14 +4,11 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{
-    OWN, act, content, delete, fork, gone, nothing_left, put, service, service_without_warm_machines, shell, snapshot,
-    there,
-};
+use crate::harness::{OWN, act, content, delete, fork, gone, nothing_left, put, service, shell, snapshot, there};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_is_restored_forked_and_made_into_others() {
-    let (service, caller) = service_without_warm_machines().await;
+    let (service, caller) = service().await;
     let id = caller.ready_sandbox().await;
     put(&caller, &id, "work.txt", b"good".to_vec()).await;
     let kept = snapshot(&caller, &id, json!({"name": "good"})).await;
@@ -53,8 +50,7 @@ async fn forks_go_on_from_the_live_state_and_are_others() {
     let mut seen = HashSet::new();
     for one in forks.iter().chain(&with_memory).chain([&id]) {
         assert_eq!(content(&caller, one, "state.txt").await, b"live");
-        let line = "cat /etc/machine-id /proc/sys/kernel/random/boot_id; head -c 16 /dev/urandom | od -An -tx1";
-        let told = shell(&caller, one, line).await;
+        let told = shell(&caller, one, OWN).await;
         assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
     }
     for one in &with_memory {
@@ -90,42 +86,51 @@ async fn a_snapshot_with_memory_keeps_its_processes() {
     assert!(log.as_str().is_some_and(|text| text.contains("\"secret\"")), "{log}");
 }
 
-/// Forks of a usual run; `BERTH_TEST_FORKS` asks for others, up to 100.
-const FORKS: usize = 8;
+/// Takes a minute: `script/soak` runs it.
+mod soak {
+    use std::collections::HashSet;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_of_many_forks_is_another() {
-    let (service, caller) = service_without_warm_machines().await;
-    let id = caller.ready_sandbox().await;
-    put(&caller, &id, "state.txt", b"live".to_vec()).await;
-    let started = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;
-    let count = std::env::var("BERTH_TEST_FORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(FORKS);
-    let began = std::time::Instant::now();
-    let forks = fork(&caller, &id, json!({"count": count})).await;
-    println!("{count} forks: {} ms until all are ready", began.elapsed().as_millis());
-    println!("{count} forks and their source: {} MiB (PSS)", proportional(&service) / 1024);
-    let mut seen = HashSet::new();
-    for one in forks.iter().chain([&id]) {
-        let told = shell(&caller, one, OWN).await;
-        assert_eq!(told.lines().count(), 5, "{told}");
-        assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
-        assert_eq!(content(&caller, one, "state.txt").await, b"live");
-    }
-    println!("{count} forks and their source, used: {} MiB (PSS)", proportional(&service) / 1024);
-    let process = caller.get(&format!("/sandbox/{id}/processes/{}", started.body["pid"])).await;
-    assert_eq!(process.body["state"], "running", "the source goes on");
-    for one in forks.iter().chain([&id]) {
-        delete(&caller, one).await;
-    }
-    nothing_left(&service);
-}
+    use serde_json::json;
 
-/// The memory of all machines, each shared page counted once, in KiB.
-fn proportional(service: &berth_testkit::Service) -> u64 {
-    let of = |pid: i32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
-        line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default()
-    };
-    service.processes("sandbox/machines").into_iter().map(of).sum()
+    use crate::harness::{OWN, content, delete, fork, nothing_left, put, service, shell};
+
+    /// Forks, unless `BERTH_TEST_FORKS` asks for others, up to 100.
+    const FORKS: usize = 8;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn each_of_many_forks_is_another() {
+        let (service, caller) = service().await;
+        let id = caller.ready_sandbox().await;
+        put(&caller, &id, "state.txt", b"live".to_vec()).await;
+        let started = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;
+        let count = std::env::var("BERTH_TEST_FORKS").ok().and_then(|text| text.parse().ok()).unwrap_or(FORKS);
+        let began = std::time::Instant::now();
+        let forks = fork(&caller, &id, json!({"count": count})).await;
+        println!("{count} forks: {} ms until all are ready", began.elapsed().as_millis());
+        println!("{count} forks and their source: {} MiB (PSS)", proportional(&service) / 1024);
+        let mut seen = HashSet::new();
+        for one in forks.iter().chain([&id]) {
+            let told = shell(&caller, one, OWN).await;
+            assert_eq!(told.lines().count(), 5, "{told}");
+            assert!(told.lines().all(|line| seen.insert(line.to_owned())), "{told} is another's, too");
+            assert_eq!(content(&caller, one, "state.txt").await, b"live");
+        }
+        println!("{count} forks and their source, used: {} MiB (PSS)", proportional(&service) / 1024);
+        let process = caller.get(&format!("/sandbox/{id}/processes/{}", started.body["pid"])).await;
+        assert_eq!(process.body["state"], "running", "the source goes on");
+        for one in forks.iter().chain([&id]) {
+            delete(&caller, one).await;
+        }
+        nothing_left(&service);
+    }
+
+    /// The memory of all machines, each shared page counted once, in KiB.
+    fn proportional(service: &berth_testkit::Service) -> u64 {
+        let of = |pid: i32| {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+            line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or_default()
+        };
+        service.processes("sandbox/machines").into_iter().map(of).sum()
+    }
 }

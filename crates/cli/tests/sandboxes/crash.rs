@@ -9,10 +9,13 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::{
-    act, base_ready, content, decided, delete, fork, gone, nothing_left, put, run, service_without_warm_machines,
-    shell, snapshot, template_ready, tree,
+    act, base_ready, content, decided, delete, fork, gone, nothing_left, put, run, service, shell, snapshot,
+    template_ready,
 };
 use crate::{BERTH, points};
+
+/// Tells the names and the contents of a world's files.
+const WHOLE: &str = "echo tree/* tree/a/*; cat tree/a/put.bin tree/seq tree/linked | sha256sum";
 
 /// A service that is killed, and a sandbox of it with files, and with a process that knows something.
 pub struct World {
@@ -27,7 +30,7 @@ pub struct World {
 
 impl World {
     pub async fn new() -> Self {
-        let (service, caller) = service_without_warm_machines().await;
+        let (service, caller) = service().await;
         let (id, pid, tree) = Self::of(&caller).await;
         Self { service, caller, id, pid, tree, until_then: Default::default() }
     }
@@ -36,9 +39,9 @@ impl World {
     pub async fn of(caller: &Caller) -> (String, Value, String) {
         let id = caller.ready_sandbox().await;
         assert_eq!(put(caller, &id, "tree/a/put.bin", vec![7; 100_000]).await.status, 201);
-        shell(caller, &id, "seq 5000 >tree/seq; ln tree/seq tree/linked; mkdir tree/empty; sync").await;
+        let line = format!("seq 5000 >tree/seq; ln tree/seq tree/linked; mkdir tree/empty; sync; {WHOLE}");
+        let tree = shell(caller, &id, &line).await;
         let pid = caller.post(&format!("/sandbox/{id}/processes"), json!({"argv": ["sleep", "100000"]})).await;
-        let tree = tree(caller, &id).await;
         (id, pid.body["pid"].clone(), tree)
     }
 
@@ -106,10 +109,11 @@ impl World {
     /// A sandbox is ready and has the files; whether it has the process, too.
     pub async fn is_whole(&self, id: &str, with_process: bool) {
         let ready = self.caller.sandbox_reaches(id, "Ready").await;
-        assert_eq!(tree(&self.caller, id).await, self.tree, "{ready}");
+        // In one shell: each program is emulated anew in a new machine.
+        let told = shell(&self.caller, id, &format!("{WHOLE}; echo >>written && sync")).await;
+        assert_eq!(told, self.tree, "{ready}");
         let process = self.caller.get(&format!("/sandbox/{id}/processes/{}", self.pid)).await;
         assert_eq!(process.body["state"] == "running", with_process, "{ready} {process:?}");
-        shell(&self.caller, id, "echo >>written && sync").await;
     }
 
     pub async fn end(self) {

@@ -6,12 +6,10 @@ use std::time::Instant;
 use berth_testkit::{Caller, Chance, Service};
 use serde_json::{Value, json};
 
-use crate::harness::{
-    act, delete, fork, gone, hash_of, nothing_left, put, run, service_without_warm_machines, snapshot, tree,
-};
+use crate::harness::{act, delete, fork, gone, hash_of, nothing_left, put, run, service, snapshot, tree};
 
 /// Operations of a usual run; `BERTH_TEST_OPERATIONS` asks for others.
-const OPERATIONS: u64 = 40;
+const OPERATIONS: u64 = 20;
 /// Sandboxes at the same time.
 const MOST: usize = 5;
 /// Snapshots at the same time.
@@ -216,7 +214,7 @@ async fn files_are_what_they_should_be_over_random_operations() {
     let seed = number("BERTH_TEST_SEED").unwrap_or_else(|| uuid::Uuid::new_v4().as_u64_pair().0);
     let operations = number("BERTH_TEST_OPERATIONS").unwrap_or(OPERATIONS);
     println!("BERTH_TEST_SEED={seed} BERTH_TEST_OPERATIONS={operations}");
-    let (service, caller) = service_without_warm_machines().await;
+    let (service, caller) = service().await;
     let mut walk = Walk { service, caller, chance: Chance::new(seed), sandboxes: Vec::new(), snapshots: Vec::new() };
     for number in 0..operations {
         let began = Instant::now();

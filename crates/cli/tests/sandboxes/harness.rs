@@ -12,13 +12,8 @@ use tokio::sync::Mutex;
 
 use crate::BERTH;
 
-/// A service whose `base` is ready.
+/// A service whose `base` is ready. It makes no warm machines: each begins as a sandbox does, and files would not be counted.
 pub async fn service() -> (Service, Caller) {
-    service_with("").await
-}
-
-/// The same where every file on the host is a sandbox's or a template's, to be counted.
-pub async fn service_without_warm_machines() -> (Service, Caller) {
     service_with("[sandbox]\nwarm_machines = 0\n").await
 }
 

@@ -46,16 +46,22 @@ async fn is_left(admin: &Caller, host: &str) {
 async fn a_sandbox_goes_from_host_to_host_with_what_runs_in_it_and_the_service_dies_at_every_step() {
     let mut world = World::new().await;
     let (host, hosts) = beta(&world.service, &world.caller).await;
-    for (number, point) in points::LEAVING.iter().enumerate() {
+    // Three deaths on each way, none beside one of its neighbours.
+    for number in 0..3 {
+        let deaths: Vec<_> = points::LEAVING.iter().skip(number).step_by(3).collect();
         let (from, to) = (&hosts[number % 2], &hosts[1 - number % 2]);
         assert_eq!(world.caller.act(&format!("{HOSTS}/{to}/uncordon")).await.status, 202);
         let drain = format!("{HOSTS}/{from}/drain?restart=true");
-        world
-            .dies_by(point, async |caller| drop(caller.ask(reqwest::Method::POST, &drain, Value::Null, 202).await))
-            .await;
+        world.service.add_faults(&format!("{}=kill", deaths[0]));
+        world.caller.ask(reqwest::Method::POST, &drain, Value::Null, 202).await;
+        world.service.died_at(deaths[0]);
+        for point in &deaths[1..] {
+            world.service.start_and_die_at(point);
+        }
+        world.service.start();
         let path = format!("/sandboxes/{}", world.id);
         let is_there = async |caller: Caller| caller.get(&path).await.body["host_id"] == to.as_str();
-        world.caller.until(point, async |caller| is_there(caller).await).await;
+        world.caller.until(deaths[0], async |caller| is_there(caller).await).await;
         // Its process goes on there.
         let id = world.id.clone();
         world.is_whole(&id, true).await;

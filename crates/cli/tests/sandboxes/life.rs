@@ -3,13 +3,11 @@
 use berth_testkit::eventually;
 use serde_json::json;
 
-use crate::harness::{
-    act, content, delete, nothing_left, put, run, service, service_without_warm_machines, shell, there,
-};
+use crate::harness::{act, content, delete, nothing_left, put, run, service, shell, there};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sandbox_lives_pauses_and_goes() {
-    let (service, caller) = service_without_warm_machines().await;
+    let (service, caller) = service().await;
     let body = json!({"name": "box", "env": {"GREETING": "hello"}, "metadata": {"team": "blue"}});
     let id = caller.create_sandbox(body).await;
     let ready = caller.sandbox_reaches(&id, "Ready").await;
@@ -59,7 +57,7 @@ async fn a_sandbox_lives_pauses_and_goes() {
 /// also where the service dies before it is anybody.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_nothing_was_captured_for_boots_with_its_disk() {
-    let (mut service, caller) = service_without_warm_machines().await;
+    let (mut service, caller) = service().await;
     service.stop();
     service.set("BERTH_FAULT", "sandbox.start.captured=fails,sandbox.start.launched=kill");
     service.start();

@@ -4,7 +4,7 @@ use berth_testkit::{Answer, Caller, Service, eventually};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{delete, events, service, service_with, service_without_warm_machines, shell, template_ready};
+use crate::harness::{delete, events, service, service_with, shell, template_ready};
 
 /// A template of this name, of a Dockerfile or an image.
 fn wish(name: &str, source: &Value) -> Value {
@@ -76,7 +76,7 @@ CMD ["sh", "-c", "echo started >>/opt/app/started.txt; exec sleep 1000000"]
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dockerfile_becomes_a_template() {
-    let (service, caller) = service_without_warm_machines().await;
+    let (service, caller) = service().await;
     let files = tar(&[("bin/tool", b"#!/bin/sh\necho the tool\n", 0o755), ("data.txt", b"data\n", 0o644)]);
     let context = upload(&caller, files).await;
     assert_eq!(context.status, 201, "{context:?}");
@@ -172,7 +172,7 @@ pub fn nothing_left(service: &Service) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_that_is_deleted_is_built_no_further() {
-    let (service, caller) = service_without_warm_machines().await;
+    let (service, caller) = service().await;
     let layers = service.files("sandbox/layers").len();
     let dockerfile = "FROM base\nRUN echo begun; sleep 1000\n";
     assert_eq!(caller.post("/sandbox_templates", wish("slow", &json!({"dockerfile": dockerfile}))).await.status, 201);
@@ -185,7 +185,7 @@ async fn a_template_that_is_deleted_is_built_no_further() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_survives_the_service() {
-    let (mut service, caller) = service_without_warm_machines().await;
+    let (mut service, caller) = service().await;
     let dockerfile = "FROM base\nRUN echo one >/one\nCOPY two /two\n";
     for (number, point) in
         ["template.make_disk.intent", "sandbox.build_step.done", "template.make_disk.done", "template.warm.done"]
