@@ -170,7 +170,7 @@ impl App {
         let inside = runtime::routes(Runtime { db: db.clone(), clock: clock.clone(), fleet: fleet.clone() });
         let operators_seats = Seats::of_operators(seats.most());
         let host = (config.data_dir.clone(), [seats.clone(), operators_seats.clone()]);
-        let metrics = metrics((hosts.clone(), held.clone()), gateway.clone(), host);
+        let metrics = metrics(config, (&hosts, &held), gateway.clone(), host);
         let probes = probes(&db, &health, engines, metrics);
         let managed = identity.routes().merge(held.routes()).merge(gateway.routes());
         let of_hosts = hosts.routes().merge(enrolment.routes());
@@ -325,17 +325,27 @@ fn probes(db: &Db, health: &folder::Health, engines: Engines, metrics: probes::M
 }
 
 fn metrics(
-    (hosts, held): (Hosts, Held),
+    config: &Config,
+    (hosts, held): (&Hosts, &Held),
     gateway: Gateway,
     (data_dir, seats): (PathBuf, [Arc<Seats>; 2]),
 ) -> crate::http::probes::Metrics {
+    // Nobody has to say who asks: who sees what machines hold of each host could find out whose machines share one.
+    let are_hosts_told = config.http.metrics_listen.is_some() || config.listen.ip().is_loopback();
+    let (hosts, held) = (are_hosts_told.then(|| hosts.clone()), held.clone());
     Arc::new(move || {
         let (hosts, held, gateway) = (hosts.clone(), held.clone(), gateway.clone());
         let host = host::prometheus(&data_dir, seats.iter().map(|seats| seats.taken()).sum());
         Box::pin(async move {
             // Counts from the database are left out where it does not answer in time.
-            let counted = async { Ok::<_, DbError>(hosts.prometheus().await? + &held.prometheus().await?) };
-            probes::soon(counted).await.unwrap_or_default() + &gateway.prometheus() + &host
+            let hosts = async {
+                match hosts {
+                    Some(hosts) => hosts.prometheus().await,
+                    None => Ok(String::new()),
+                }
+            };
+            let (hosts, held) = tokio::join!(probes::soon(hosts), probes::soon(held.prometheus()));
+            hosts.unwrap_or_default() + &held.unwrap_or_default() + &gateway.prometheus() + &host
         })
     })
 }

@@ -22,9 +22,9 @@ const PASSWORD: &str = "a quiet harbour at night";
 
 /// Has a service ask its host by bytes.
 const BY_BYTES: &str = "BERTH_HOST_BY_BYTES";
-/// What the configuration says of captured boots.
 /// Cheap hashes: an administrator signs in with each start.
 const HASHES: &str = "[identity]\nargon2_memory_kib = 64\nargon2_passes = 1\n";
+/// What the configuration says of captured boots.
 const BOOTS: &str = "captured_boots = false";
 
 /// The folder of built images; `script/test` builds them.

@@ -123,7 +123,7 @@ async fn an_image_of_a_registry_becomes_a_template() {
     let (failed, _) = build(&caller, "refused", source.clone()).await;
     assert!(failed["message"].as_str().is_some_and(|m| m.contains("ask the operator to allow it")), "{failed}");
     service.stop();
-    service.configure(&format!("[sandbox]\nplain_registries = [\"{host}\"]\n"));
+    service.configure(&format!("plain_registries = [\"{host}\"]\n"));
     service.start();
     let (built, log) = build(&caller, "pulled", source).await;
     assert_eq!(built["status"], "ready", "{built}\n{log}");

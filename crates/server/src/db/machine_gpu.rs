@@ -50,12 +50,6 @@ pub async fn all(on: impl On) -> Result<Vec<Held>, DbError> {
     sql(format!("{SELECT} ORDER BY g.host_id, g.address")).fetch_all(on).await
 }
 
-/// Devices of a host that machines have.
-pub async fn held(on: impl On, host: HostId) -> Result<BTreeSet<Device>, DbError> {
-    let rows: Vec<Held> = sql(format!("{SELECT} WHERE g.host_id = $1")).bind(host).fetch_all(on).await?;
-    Ok(rows.into_iter().map(|held| held.device).collect())
-}
-
 /// Devices that a machine has, functions in the order of the buses.
 pub async fn of_machine(on: impl On, machine: MachineId) -> Result<Vec<Device>, DbError> {
     let rows: Vec<Held> = sql(format!("{SELECT} WHERE g.machine_id = $1")).bind(machine).fetch_all(on).await?;
@@ -96,6 +90,10 @@ mod tests {
     use super::*;
     use crate::db::Db;
     use crate::db::machine::{self, Machine};
+
+    async fn held(tx: &mut Tx, host: HostId) -> Result<BTreeSet<Device>, DbError> {
+        Ok(all(tx).await?.into_iter().filter(|held| held.host == host).map(|held| held.device).collect())
+    }
 
     async fn host(tx: &mut Tx) -> HostId {
         let id = HostId(Uuid::now_v7());

@@ -4,7 +4,7 @@
 //! What hosts have at this moment they were asked before; of a host that did not say it is known that it is there.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use berth_domain::host::gpu::{Device, Gpu};
 use berth_domain::host::overcommit::{offered_mb, withheld_mb};
@@ -19,8 +19,8 @@ use uuid::Uuid;
 use super::host::{self, HostRow};
 use crate::db::{Db, DbError, On, Tx, machine, machine_gpu};
 
-/// How many hosts are asked first what they have, where there are more.
-const FIRST: usize = 8;
+/// How many hosts are asked at once what they have, where there are more: first a few, then more, then all others.
+const AT_ONCE: [usize; 2] = [8, 64];
 
 /// What a host has at this moment for machines of the kind that is wished.
 #[derive(Clone, Copy, Debug)]
@@ -120,34 +120,66 @@ impl Standings {
     }
 }
 
-/// These hosts in the turns in which they are asked what they have for a machine of so many MiB: where there are many, first
-/// a few of which, by what is written of them, most is left. Who asks them goes on to the others only if none of those takes it.
+/// What is asked of hosts, as far as rows tell whether they have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sought<'a> {
+    /// The region.
+    pub region: &'a str,
+    /// MiB.
+    pub memory_mb: i64,
+    /// The model of GPUs, if some are wished.
+    pub gpu_model: Option<&'a str>,
+}
+
+/// These hosts in the turns in which they are asked what they have for a VM: where there are many, first a few of which, by
+/// what is written of them, the largest share is left. Who asks them goes on to the next turn only if none of those takes it.
 pub async fn turns(
     on: &Db,
     hosts: Vec<HostId>,
-    (region, memory_mb): (&str, i64),
+    sought: Sought<'_>,
     here: Overcommit,
 ) -> Result<Vec<Vec<HostId>>, DbError> {
-    if hosts.len() <= FIRST {
+    if hosts.len() <= AT_ONCE[0] {
         return Ok(vec![hosts]);
     }
     let (rows, promised) = (host::all(on).await?, machine::promised(on).await?);
-    let left = |row: &HostRow| left(row, promised.get(&row.id).copied().unwrap_or_default(), here);
-    let able = rows.iter().filter(|row| row.state() == State::Ready && row.trouble.is_none());
-    let able = able.filter(|row| row.regions.iter().any(|id| id == region) && hosts.contains(&row.id));
-    let mut able: Vec<_> = able.map(|row| (left(row), row.id)).filter(|(left, _)| *left >= memory_mb).collect();
-    able.sort_by_key(|(left, id)| (Reverse(*left), *id));
-    let first: Vec<_> = able.into_iter().take(FIRST).map(|(_, id)| id).collect();
-    let others: Vec<_> = hosts.into_iter().filter(|host| !first.contains(host)).collect();
-    Ok([first, others].into_iter().filter(|turn| !turn.is_empty()).collect())
+    let mut able: Vec<_> = rows
+        .iter()
+        .filter(|row| hosts.contains(&row.id))
+        .filter_map(|row| Some((share(row, promised.get(&row.id).copied().unwrap_or_default(), sought, here)?, row.id)))
+        .collect();
+    able.sort_by_key(|(share, id)| (Reverse(*share), *id));
+    let able: Vec<_> = able.into_iter().map(|(_, id)| id).collect();
+    Ok(in_turns(hosts, &able))
 }
 
-/// About how many MiB of a host are left for VMs.
-fn left(row: &HostRow, promised: Promised, here: Overcommit) -> i64 {
+/// All hosts in turns, the able ones first.
+fn in_turns(hosts: Vec<HostId>, able: &[HostId]) -> Vec<Vec<HostId>> {
+    let mut turns = Vec::new();
+    let mut able = able;
+    for many in AT_ONCE {
+        let (turn, others) = able.split_at(many.min(able.len()));
+        turns.push(turn.to_vec());
+        able = others;
+    }
+    let asked: HashSet<_> = turns.iter().flatten().copied().collect();
+    turns.push(hosts.into_iter().filter(|host| !asked.contains(host)).collect());
+    turns.retain(|turn| !turn.is_empty());
+    turns
+}
+
+/// About which share of a host's memory is left for VMs, in millionths; none where its row says that it does not take one.
+fn share(row: &HostRow, promised: Promised, sought: Sought<'_>, here: Overcommit) -> Option<i64> {
+    let is_able = row.state() == State::Ready && row.trouble.is_none();
+    let has_gpus = sought.gpu_model.is_none_or(|model| row.gpus.iter().any(|gpu| gpu.is_of(model)));
+    if !is_able || !has_gpus || !row.regions.iter().any(|id| id == sought.region) {
+        return None;
+    }
     let overcommit = row.overcommit(here);
+    let offered = offered_mb(row.capacity.memory_mb, overcommit.vm);
     let others = promised.sandboxes.memory_mb + promised.templates.memory_mb;
-    let withheld = withheld_mb(others, overcommit.sandbox, overcommit.vm);
-    offered_mb(row.capacity.memory_mb, overcommit.vm) - promised.vms.memory_mb - withheld
+    let left = offered - promised.vms.memory_mb - withheld_mb(others, overcommit.sandbox, overcommit.vm);
+    (left >= sought.memory_mb).then(|| left.saturating_mul(1_000_000) / offered.max(1))
 }
 
 /// How often each host promises a MiB, where it says so; else as here.
@@ -203,4 +235,21 @@ impl Standing {
 /// What the event of a machine that was put somewhere says to administrators.
 pub fn placed_event(host: HostId, reason: &str) -> serde_json::Value {
     json!({ "host_id": host, "reason": reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_that_seem_able_are_asked_first_and_everybody_in_the_end() {
+        let hosts: Vec<_> = (1..=100).map(|number| HostId(Uuid::from_u128(number))).collect();
+        let able: Vec<_> = hosts.iter().rev().take(80).copied().collect();
+        let turns = in_turns(hosts.clone(), &able);
+        assert_eq!(turns.iter().map(Vec::len).collect::<Vec<_>>(), [8, 64, 28]);
+        assert_eq!(turns[0], able[..8]);
+        let asked: HashSet<_> = turns.into_iter().flatten().collect();
+        assert_eq!(asked, hosts.iter().copied().collect());
+        assert_eq!(in_turns(hosts.clone(), &[]), [hosts]);
+    }
 }

@@ -58,6 +58,13 @@ pub struct Gpu {
     pub parts: Vec<Part>,
 }
 
+impl Gpu {
+    /// Whether it is of a model, or has parts of it.
+    pub fn is_of(&self, model: &str) -> bool {
+        self.model == model || self.kinds.iter().any(|kind| kind.model == model)
+    }
+}
+
 /// A GPU that is divided into virtual functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whole {

@@ -243,7 +243,7 @@ fn reason(wish: &Wish<'_>, best: &Candidate<'_>, others: &[Candidate<'_>], polic
         Some(next) => advantage(best, next, others.len() + 1, policy),
         None => {
             let left = (best.left.offered - best.left.held).max(0);
-            format!("no other host can take it; {left} of {} MiB left", best.left.offered)
+            format!("no other host that said what it has can take it; {left} of {} MiB left", best.left.offered)
         }
     };
     format!("host {}: {why}", best.host.name)

@@ -35,7 +35,10 @@ fn memory_and_processors_are_had_to_the_last_and_no_further() {
     let mut alpha = Owned { memory_mb: 2048, vcpu: Some(4), ..Owned::new("alpha", 1) };
     alpha.promised.vms = Sum { machines: 1, vcpu: 2, memory_mb: 1536 };
     let fits = Wish { vcpu: 2, memory_mb: 512, ..wish(Kind::Vm) };
-    assert_eq!(alone(&fits, &alpha).unwrap().reason, "host alpha: no other host can take it; 512 of 2048 MiB left");
+    assert_eq!(
+        alone(&fits, &alpha).unwrap().reason,
+        "host alpha: no other host that said what it has can take it; 512 of 2048 MiB left"
+    );
     let (owner, operator) = refusal(&Wish { memory_mb: 1024, ..fits }, &alpha);
     assert_eq!(operator, "host alpha: 512 of 2048 MiB left, 1024 wanted");
     assert_eq!(owner, "this region has 2048 MiB of memory, and 2560 MiB would be needed");

@@ -31,8 +31,8 @@ const LONGEST: u64 = 256 << 10;
 /// seldom, and whoever gives it up begins anew.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a guest may take to tell how much runs in it; then it runs nothing that counts.
-const ANSWER: Duration = Duration::from_secs(20);
+/// How long a guest may take to tell how much runs in it, with a new session; then it runs nothing that counts.
+const ANSWER: Duration = PATIENCE.saturating_add(Duration::from_secs(10));
 /// How long what it said holds: a detached process may begin with a request and end without one.
 const FRESH: Duration = Duration::from_secs(5);
 

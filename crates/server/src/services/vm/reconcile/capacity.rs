@@ -15,13 +15,15 @@ use berth_host::vm::{Capacity, Engine};
 use futures::future::try_join_all;
 
 use crate::db::{DbError, Tx, network};
-use crate::services::placement::{self, Now, Refusal, Standings};
+use crate::services::placement::{self, Now, Refusal, Sought, Standings};
 use crate::services::vm::Vms;
 use crate::services::vm::reconcile::StepError;
 use crate::services::vm::store;
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::vm::VmRow;
 
+/// How many hosts may lack room for disks before those of all are summed.
+const FEW: usize = 8;
 /// Seconds until a host that does not say what it has is left out. The service's own is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -78,7 +80,10 @@ pub(super) async fn turns(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Ve
     if goes_from(vm, disks).is_some() {
         return Ok(vec![all]);
     }
-    placement::turns(vms.db(), all, (&vm.region_id, vm.memory_mb), vms.overcommit()).await
+    let gpus = gpus(vm, vms).ok().flatten();
+    let gpu_model = gpus.map(|gpus| gpus.model);
+    let sought = Sought { region: &vm.region_id, memory_mb: vm.memory_mb, gpu_model };
+    placement::turns(vms.db(), all, sought, vms.overcommit()).await
 }
 
 /// Asks hosts at once what they have for a VM.
@@ -174,17 +179,24 @@ pub(super) async fn place(
     let mut now: HashMap<_, _> =
         offers.iter().map(|(host, offer)| (*host, offer.now(wanted > counted(*host)))).collect();
     let standings = Standings::read(&mut *tx, vms.host(), wish.gpus.is_some()).await?;
+    let mut tries = 0;
     loop {
         let placed = standings.place(&wish, &now, vms.overcommit());
-        // The disks of a host are summed where it would be the one.
+        // The disks of a host are summed where it would be the one; those of all hosts after a few that lack room.
         let Ok(host) = placed.as_ref().map(|placed| placed.host) else { return Ok(placed) };
-        let (Some(offer), Some(standing)) = (offers.get(&host), now.get_mut(&host)) else { return Ok(placed) };
-        let counted = counted(host);
-        if wanted <= counted || standing.disk.sizes.is_some() {
+        let is_summed = |host: &HostId| now.get(host).is_none_or(|now| now.disk.sizes.is_some());
+        if wanted <= counted(host) || is_summed(&host) {
             return Ok(placed);
         }
-        standing.disk = disk_of(&mut *tx, host, offer.capacity).await?;
-        standing.disk.sizes = standing.disk.sizes.map(|(offered, placed)| (offered, placed - counted));
+        let others = offers.keys().copied().filter(|host| !is_summed(host) && wanted > counted(*host));
+        let summed: Vec<_> = if tries < FEW { vec![host] } else { others.collect() };
+        for host in summed {
+            let (Some(offer), Some(standing)) = (offers.get(&host), now.get_mut(&host)) else { continue };
+            let disk = disk_of(&mut *tx, host, offer.capacity).await?;
+            let sizes = disk.sizes.map(|(offered, placed)| (offered, placed - counted(host)));
+            standing.disk = Disk { sizes, ..disk };
+        }
+        tries += 1;
     }
 }
 
