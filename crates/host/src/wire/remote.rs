@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, Question, host};
+use berth_domain::host::ask::{Ask, Question, WHOLE, host, longest};
 use berth_domain::host::model::About;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -77,8 +77,8 @@ impl Remote {
         Ask: From<Q::Noun>,
     {
         let mut stream = self.begin(Ask::from(question.into())).await?;
-        let said = self.hear(&mut stream, &mut |_| ()).await?;
-        read::<Q>(said)
+        let said = timeout(longest(Q::VERB), self.hear(&mut stream, &mut |_| ())).await;
+        read::<Q>(said.map_err(|_| endless(Q::VERB))??)
     }
 
     /// Begins a connection with a question.
@@ -95,20 +95,23 @@ impl Remote {
         timeout(self.patience, begun).await.map_err(|_| self.silent())?
     }
 
-    /// Waits for the answer, and gives away what is told before it.
+    /// Waits for the answer, for as long as whatever takes longest, and gives away what is told before it.
     pub(super) async fn hear(
         &self,
         stream: &mut (impl AsyncRead + Unpin),
         lines: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Value> {
-        loop {
-            match self.next(stream).await? {
-                Told::Working => {}
-                Told::Lines(text) => lines(&text),
-                Told::Said(answer) => return Ok(answer),
-                Told::Failed(error) => return Err(error.bounded()),
+        let said = async {
+            loop {
+                match self.next(stream).await? {
+                    Told::Working => {}
+                    Told::Lines(text) => lines(&text),
+                    Told::Said(answer) => return Ok(answer),
+                    Told::Failed(error) => return Err(error.bounded()),
+                }
             }
-        }
+        };
+        timeout(WHOLE, said).await.map_err(|_| endless("what was sent"))?
     }
 
     /// The next message of a connection.
@@ -194,6 +197,49 @@ pub(super) fn unreachable(error: &io::Error) -> EngineError {
     EngineError::Transient(format!("the host cannot be reached: {error}"))
 }
 
+/// A host that says that it is at work, and comes to no end.
+fn endless(what: &str) -> EngineError {
+    EngineError::Transient(format!("the host has been at work on {what} for too long"))
+}
+
 fn nonsense(error: &serde_json::Error) -> EngineError {
     EngineError::Transient(format!("the host sent an answer that makes no sense: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use berth_domain::host::Aim;
+    use berth_domain::host::ask::vm::PowerOff;
+    use berth_domain::ids::MachineId;
+    use uuid::Uuid;
+
+    use super::super::message::BEAT;
+    use super::*;
+
+    /// A host that is at work, whatever it is asked.
+    struct Busy;
+
+    #[async_trait]
+    impl Carrier for Busy {
+        async fn connect(&self) -> io::Result<Box<dyn Console>> {
+            let (ours, mut theirs) = tokio::io::duplex(CHUNK);
+            let working = frame::of(&Told::Working, ANSWER)?;
+            tokio::spawn(async move {
+                while frame::write(&mut theirs, &working).await.is_ok() {
+                    tokio::time::sleep(BEAT).await;
+                }
+            });
+            Ok(Box::new(ours))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_works_for_ever_is_given_up() {
+        let remote =
+            Remote { carrier: Arc::new(Busy), spool: PathBuf::new(), cache: Arc::default(), patience: SILENCE };
+        let (aim, began) = (Aim { id: MachineId(Uuid::nil()), generation: Some(1) }, tokio::time::Instant::now());
+        let refused = remote.ask(PowerOff { aim }).await.unwrap_err();
+        assert!(matches!(&refused, EngineError::Transient(why) if why.contains("vm.power_off")), "{refused:?}");
+        assert_eq!(began.elapsed(), longest("vm.power_off"));
+    }
 }

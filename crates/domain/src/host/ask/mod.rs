@@ -25,6 +25,44 @@ pub mod vm;
 
 pub use question::Question;
 
+use std::time::Duration;
+
+/// How long a host may be at a question: much longer than any takes that reads and writes nothing large.
+const USUALLY: Duration = Duration::from_mins(10);
+/// The same of one that reads or writes a whole disk or memory.
+pub const WHOLE: Duration = Duration::from_hours(6);
+/// Those that read or write a whole disk, image or memory.
+const OF_WHOLE: &[&str] = &[
+    "disk.make",
+    "disk.bring",
+    "disk.remove",
+    "disk_snapshot.make",
+    "disk_snapshot.remove",
+    "export.make",
+    "image.files",
+    "image.adopt",
+    "image.import",
+    "image.make",
+    "layer.make",
+    "layer.file",
+    "memory.file",
+    "sandbox.start",
+    "sandbox.checkpoint",
+    "sandbox.checkpoint_cold",
+    "sandbox.pause",
+    "sandbox.warm_up",
+    "template.adopt",
+    "vm.start",
+    "vm.suspend",
+    "vm.resume",
+    "vm.remake_disk",
+];
+
+/// How long a host may say that it is at work on a question of this verb: whoever waits for it works for nobody else.
+pub fn longest(verb: &str) -> Duration {
+    if OF_WHOLE.contains(&verb) { WHOLE } else { USUALLY }
+}
+
 /// The questions by their nouns.
 macro_rules! nouns {
     ($($(#[$doc:meta])* $noun:ident $word:literal $module:ident),* $(,)?) => {
@@ -91,4 +129,16 @@ nouns! {
     Network "network" network,
     /// What becomes a stream.
     Stream "stream" stream,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_reads_or_writes_much_has_longer() {
+        let verbs: Vec<_> = Ask::VERBS.concat();
+        assert!(OF_WHOLE.iter().all(|verb| verbs.contains(verb)), "{verbs:?}");
+        assert_eq!((longest("vm.power_off"), longest("vm.suspend")), (USUALLY, WHOLE));
+    }
 }
