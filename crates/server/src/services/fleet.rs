@@ -13,6 +13,7 @@ use berth_host::network::NetworkEngine;
 use berth_host::sandbox::SandboxEngine;
 use berth_host::vm::Engine;
 use berth_host::{EngineError, Result};
+use futures::stream::{self, Stream, StreamExt};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -49,6 +50,21 @@ impl Engines {
     pub fn are(&self, others: &Self) -> bool {
         Arc::ptr_eq(&self.vm, &others.vm)
     }
+}
+
+/// Asks something of each of these, of so many at a time on each host, all hosts beside each other: one that does not answer
+/// keeps nobody waiting that is on another one. Answers come as they are there.
+pub fn each_host<T, F: Future>(
+    things: impl IntoIterator<Item = (Option<HostId>, T)>,
+    at_once: usize,
+    ask: impl Fn(T) -> F + Clone,
+) -> impl Stream<Item = F::Output> {
+    let mut hosts: HashMap<Option<HostId>, Vec<T>> = HashMap::new();
+    for (host, thing) in things {
+        hosts.entry(host).or_default().push(thing);
+    }
+    let of_host = move |things| stream::iter(things).map(ask.clone()).buffer_unordered(at_once);
+    stream::iter(hosts.into_values()).flat_map_unordered(None, of_host)
 }
 
 /// Whether a host is one of the platform's, as a transaction sees it: it was not removed.
@@ -140,5 +156,25 @@ impl Fleet {
     /// Tells when hosts came or went, and which there are.
     pub fn changes(&self) -> watch::Receiver<HashMap<HostId, Engines>> {
         self.hosts.subscribe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use futures::future::Either;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_host_that_does_not_answer_keeps_none_waiting_that_are_on_others() {
+        let [silent, other] = [1, 2].map(|number| Some(HostId(Uuid::from_u128(number))));
+        let things = [(silent, None), (silent, Some(0)), (other, Some(1)), (None, Some(2)), (other, Some(3))];
+        let ask = |answer: Option<i32>| answer.map_or_else(|| Either::Left(pending()), |it| Either::Right(ready(it)));
+        let mut seen: Vec<_> = each_host(things, 1, ask).take(3).collect().await;
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2, 3]);
     }
 }

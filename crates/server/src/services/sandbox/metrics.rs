@@ -3,7 +3,7 @@
 //! Counters are turned into what was used since the last sample of the same machine. A step has a value if the
 //! sandbox ran in it; where a step is smaller than the rows that are left of its time, it has the row's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use berth_domain::ids::SandboxId;
@@ -18,6 +18,7 @@ use super::store::metrics::{self, LEVELS, Used};
 use super::store::sandbox::Running;
 use super::{Sandboxes, store};
 use crate::db::Db;
+use crate::services::fleet::each_host;
 
 /// Seconds between two samples.
 pub const INTERVAL: i64 = 5;
@@ -26,7 +27,9 @@ pub const BOUNDS: Bounds =
     Bounds { unit: 1, finest: INTERVAL, longest: 30 * 86_400, default: Steps { window: 3600, resolution: 10 } };
 /// How long a machine may take to tell what it uses.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Machines that are asked at the same time.
+/// How long a round may take: who has not told by then tells in the next one.
+const ROUND: Duration = Duration::from_secs(4);
+/// Machines of a host that are asked at the same time.
 const AT_ONCE: usize = 16;
 /// Rounds of samples that wait to be written; more are not kept.
 const ROUNDS: usize = 16;
@@ -58,17 +61,26 @@ type Round = Vec<(SandboxId, Used)>;
 pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(Duration::from_secs(INTERVAL.unsigned_abs()));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-    let mut last: HashMap<SandboxId, Last> = HashMap::new();
+    let (mut last, mut turn) = (HashMap::<SandboxId, Last>::new(), 0_usize);
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let Ok(ready) = store::sandbox::ready(sandboxes.db()).await else { continue };
-        let asked = futures::stream::iter(ready).map(|running| ask(&sandboxes, running));
-        let seen: HashMap<SandboxId, Last> = asked.buffer_unordered(AT_ONCE).filter_map(future::ready).collect().await;
+        let Ok(mut ready) = store::sandbox::ready(sandboxes.db()).await else { continue };
+        // What it used before a sample that did not come counts once.
+        let there: HashSet<_> = ready.iter().map(|running| running.id).collect();
+        last.retain(|id, _| there.contains(id));
+        // Each round begins with others: guests that hang take the turns of the same ones else.
+        turn = turn.wrapping_add(AT_ONCE);
+        let first = turn.checked_rem(ready.len()).unwrap_or_default();
+        ready.rotate_left(first);
+        let ready = ready.into_iter().map(|running| (running.host, running));
+        let asked = each_host(ready, AT_ONCE, |running| ask(&sandboxes, running));
+        let asked = asked.take_until(tokio::time::sleep(ROUND)).filter_map(future::ready);
+        let seen: HashMap<SandboxId, Last> = asked.collect().await;
         let round: Round = seen.iter().map(|(id, now)| (*id, since(last.get(id), now))).collect();
-        last = seen;
+        last.extend(seen);
         if !round.is_empty() && rounds.try_send(round).is_err() {
             tracing::warn!("samples of sandboxes cannot be written as fast as they come; a round is lost");
         }
