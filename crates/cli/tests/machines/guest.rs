@@ -53,12 +53,12 @@ pub fn says(service: &Service, vm: &Value, command: &str) -> String {
 
 /// Waits until a guest said that it finished booting.
 pub async fn ready(caller: &Caller, id: &str) -> Value {
-    for _ in 0..2400 {
+    for _ in 0..4800 {
         let vm = caller.get(&format!("/vms/{id}")).await.body;
         if vm["guest_ready"] == true {
             return vm;
         }
         tokio::time::sleep(std::time::Duration::from_millis(250)).await;
     }
-    panic!("the guest is not ready within 600 s");
+    panic!("the guest is not ready within 1200 s");
 }

@@ -143,9 +143,10 @@ pub async fn turns(
         return Ok(vec![hosts]);
     }
     let (rows, promised) = (host::all(on).await?, machine::promised(on).await?);
+    let asked: HashSet<_> = hosts.iter().collect();
     let mut able: Vec<_> = rows
         .iter()
-        .filter(|row| hosts.contains(&row.id))
+        .filter(|row| asked.contains(&row.id))
         .filter_map(|row| Some((share(row, promised.get(&row.id).copied().unwrap_or_default(), sought, here)?, row.id)))
         .collect();
     able.sort_by_key(|(share, id)| (Reverse(*share), *id));
