@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_qemu::image::Manifest;
 
@@ -17,7 +17,7 @@ type Stamp = (u64, u64, i64, i64);
 /// Verdicts on images.
 #[derive(Default)]
 pub struct Integrity {
-    verdicts: Mutex<HashMap<Vec<Stamp>, bool>>,
+    verdicts: Arc<Mutex<HashMap<Vec<Stamp>, bool>>>,
 }
 
 impl Integrity {
@@ -34,15 +34,18 @@ impl Integrity {
         if whole { Ok(()) } else { Err(damaged()) }
     }
 
+    /// Whoever asked may leave meanwhile: the verdict is there for the next one.
     async fn judge(&self, dir: &Path, manifest: &Manifest, stamps: Vec<Stamp>) -> Result<bool> {
-        let (dir, of) = (dir.to_path_buf(), manifest.clone());
-        let verified = tokio::task::spawn_blocking(move || of.verify(&dir)).await;
-        let outcome = verified.map_err(|e| EngineError::Transient(e.to_string()))?;
-        if let Err(error) = &outcome {
-            tracing::error!(image = manifest.id, %error, "an image is damaged");
-        }
-        self.verdicts().insert(stamps, outcome.is_ok());
-        Ok(outcome.is_ok())
+        let (dir, of, verdicts) = (dir.to_path_buf(), manifest.clone(), self.verdicts.clone());
+        let judged = tokio::task::spawn_blocking(move || {
+            let outcome = of.verify(&dir);
+            if let Err(error) = &outcome {
+                tracing::error!(image = of.id, %error, "an image is damaged");
+            }
+            verdicts.lock().unwrap_or_else(PoisonError::into_inner).insert(stamps, outcome.is_ok());
+            outcome.is_ok()
+        });
+        judged.await.map_err(|e| EngineError::Transient(e.to_string()))
     }
 
     fn verdicts(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<Stamp>, bool>> {

@@ -40,7 +40,7 @@ impl Remote {
 
     async fn listen(&self) -> Result<Infallible> {
         let mut stream = self.begin(Ask::Stream(Watch {}.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         // In which boot it is decides what became of its machines.
         self.describe().await?;
         self.look_at_all().await?;

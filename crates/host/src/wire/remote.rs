@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, Question, WHOLE, host, longest};
+use berth_domain::host::ask::{Ask, Question, USUALLY, WHOLE, host, longest};
 use berth_domain::host::model::About;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -77,8 +77,7 @@ impl Remote {
         Ask: From<Q::Noun>,
     {
         let mut stream = self.begin(Ask::from(question.into())).await?;
-        let said = timeout(longest(Q::VERB), self.hear(&mut stream, &mut |_| ())).await;
-        read::<Q>(said.map_err(|_| endless(Q::VERB))??)
+        read::<Q>(self.hear_within(longest(Q::VERB), &mut stream, &mut |_| ()).await?)
     }
 
     /// Begins a connection with a question.
@@ -95,9 +94,15 @@ impl Remote {
         timeout(self.patience, begun).await.map_err(|_| self.silent())?
     }
 
-    /// Waits for the answer, for as long as whatever takes longest, and gives away what is told before it.
-    pub(super) async fn hear(
+    /// Waits for the answer to a question that reads and writes nothing large, as what begins a stream.
+    pub(super) async fn hear(&self, stream: &mut (impl AsyncRead + Unpin)) -> Result<Value> {
+        self.hear_within(USUALLY, stream, &mut |_| ()).await
+    }
+
+    /// Waits so long for the answer, and gives away what is told before it.
+    pub(super) async fn hear_within(
         &self,
+        longest: Duration,
         stream: &mut (impl AsyncRead + Unpin),
         lines: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Value> {
@@ -111,7 +116,7 @@ impl Remote {
                 }
             }
         };
-        timeout(WHOLE, said).await.map_err(|_| endless("what was sent"))?
+        timeout(longest, said).await.map_err(|_| endless(longest))?
     }
 
     /// The next message of a connection.
@@ -126,7 +131,7 @@ impl Remote {
         let mut file = tokio::fs::File::open(file).await.map_err(here)?;
         let length = file.metadata().await.map_err(here)?.len();
         let mut stream = self.begin(ask(length)).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         let mut chunk = vec![0; CHUNK];
         loop {
             let read = file.read(&mut chunk).await.map_err(here)?;
@@ -137,13 +142,13 @@ impl Remote {
             }
         }
         let _ = timeout(self.patience, stream.flush()).await;
-        self.hear(&mut stream, &mut |_| ()).await.map(drop)
+        self.hear_within(WHOLE, &mut stream, &mut |_| ()).await.map(drop)
     }
 
     /// Sends so many bytes of somebody's behind a question, as they come.
     pub(super) async fn pass_on(&self, mut content: Box<dyn Content>, bytes: u64, ask: Ask) -> Result<()> {
         let mut stream = self.begin(ask).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         let (mut chunk, mut left) = (vec![0; CHUNK], bytes);
         while left > 0 {
             let most = usize::try_from(left).unwrap_or(CHUNK).min(CHUNK);
@@ -160,7 +165,7 @@ impl Remote {
             left -= read as u64;
         }
         let _ = timeout(self.patience, stream.flush()).await;
-        self.hear(&mut stream, &mut |_| ()).await.map(drop)
+        self.hear_within(WHOLE, &mut stream, &mut |_| ()).await.map(drop)
     }
 
     /// Receives so many bytes, if that is no more than what may follow an answer.
@@ -197,9 +202,9 @@ pub(super) fn unreachable(error: &io::Error) -> EngineError {
     EngineError::Transient(format!("the host cannot be reached: {error}"))
 }
 
-/// A host that says that it is at work, and comes to no end.
-fn endless(what: &str) -> EngineError {
-    EngineError::Transient(format!("the host has been at work on {what} for too long"))
+/// A host says that it is at work, and comes to no end.
+fn endless(longest: Duration) -> EngineError {
+    EngineError::Transient(format!("the host has been at work for {} minutes", longest.as_secs() / 60))
 }
 
 fn nonsense(error: &serde_json::Error) -> EngineError {
@@ -239,7 +244,7 @@ mod tests {
             Remote { carrier: Arc::new(Busy), spool: PathBuf::new(), cache: Arc::default(), patience: SILENCE };
         let (aim, began) = (Aim { id: MachineId(Uuid::nil()), generation: Some(1) }, tokio::time::Instant::now());
         let refused = remote.ask(PowerOff { aim }).await.unwrap_err();
-        assert!(matches!(&refused, EngineError::Transient(why) if why.contains("vm.power_off")), "{refused:?}");
+        assert!(matches!(&refused, EngineError::Transient(why) if why.contains("for 10 minutes")), "{refused:?}");
         assert_eq!(began.elapsed(), longest("vm.power_off"));
     }
 }

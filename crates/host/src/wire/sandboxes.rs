@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, guest, host, layer, memory, sandbox, stream, template, upload};
+use berth_domain::host::ask::{Ask, WHOLE, guest, host, layer, memory, sandbox, stream, template, upload};
 use berth_domain::host::gpu::Gpu;
 use berth_domain::ids::{LayerId, MachineId, MemoryId, TemplateId, UploadId};
 use berth_domain::sandbox::network_policy::NetworkPolicy;
@@ -53,7 +53,7 @@ impl SandboxEngine for Remote {
     async fn guest_file(&self, version: &str, file: &ImageFile) -> Result<Box<dyn Content>> {
         let asked = stream::GuestFile { version: version.to_owned(), file: file.clone() };
         let mut stream = self.begin(Ask::Stream(asked.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(Box::new(stream.take(file.bytes)))
     }
 
@@ -97,7 +97,7 @@ impl SandboxEngine for Remote {
     async fn read_layer(&self, id: LayerId, file: &ImageFile) -> Result<Box<dyn Content>> {
         let asked = stream::LayerFile { id, file: file.clone() };
         let mut stream = self.begin(Ask::Stream(asked.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(Box::new(stream.take(file.bytes)))
     }
 
@@ -121,7 +121,7 @@ impl SandboxEngine for Remote {
     async fn read_memory(&self, id: MemoryId, file: &ImageFile) -> Result<Box<dyn Content>> {
         let asked = stream::MemoryFile { id, file: file.clone() };
         let mut stream = self.begin(Ask::Stream(asked.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(Box::new(stream.take(file.bytes)))
     }
 
@@ -207,7 +207,7 @@ impl SandboxEngine for Remote {
         };
         let mut lines = |text: &str| text.lines().for_each(|line| build.log.line(line));
         tokio::select! {
-            answer = self.hear(&mut reading, &mut lines) => read::<stream::Build>(answer?),
+            answer = self.hear_within(WHOLE, &mut reading, &mut lines) => read::<stream::Build>(answer?),
             never = call_off => never,
         }
     }
@@ -218,7 +218,7 @@ impl SandboxEngine for Remote {
 
     async fn connect(&self, id: MachineId) -> Result<Connection> {
         let mut stream = self.begin(Ask::Stream(stream::Agent { id }.into())).await?;
-        let reached = read::<stream::Agent>(self.hear(&mut stream, &mut |_| ()).await?)?;
+        let reached = read::<stream::Agent>(self.hear(&mut stream).await?)?;
         let session = agent::begin(stream).await.map_err(transient)?;
         let age = Duration::from_millis(reached.age_ms);
         Ok(Connection {

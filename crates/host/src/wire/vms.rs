@@ -89,7 +89,7 @@ impl Engine for Remote {
     async fn exported(&self, of: &ExportSource, sha256: &str, part: Part) -> Result<Box<dyn Content>> {
         let asked = stream::Exported { of: *of, sha256: sha256.to_owned(), part };
         let mut stream = self.begin(Ask::Stream(asked.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(Box::new(stream.take(part.bytes)))
     }
 
@@ -165,19 +165,19 @@ impl Engine for Remote {
 
     async fn console(&self, id: MachineId) -> Result<Box<dyn Console>> {
         let mut stream = self.begin(Ask::Stream(stream::Console { id }.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(stream)
     }
 
     async fn screen(&self, id: MachineId) -> Result<Box<dyn Console>> {
         let mut stream = self.begin(Ask::Stream(stream::Screen { id }.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(stream)
     }
 
     async fn picture(&self, id: MachineId) -> Result<Vec<u8>> {
         let mut stream = self.begin(Ask::Stream(stream::Picture { id }.into())).await?;
-        let said = self.hear(&mut stream, &mut |_| ()).await?;
+        let said = self.hear(&mut stream).await?;
         self.receive(&mut stream, read::<stream::Picture>(said)?).await
     }
 
@@ -204,7 +204,7 @@ impl Engine for Remote {
     async fn image_file(&self, edition: &Edition, file: &ImageFile) -> Result<Box<dyn Content>> {
         let asked = stream::ImageFile { edition: edition.clone(), file: file.clone() };
         let mut stream = self.begin(Ask::Stream(asked.into())).await?;
-        self.hear(&mut stream, &mut |_| ()).await?;
+        self.hear(&mut stream).await?;
         Ok(Box::new(stream.take(file.bytes)))
     }
 

@@ -28,10 +28,11 @@ pub use question::Question;
 use std::time::Duration;
 
 /// How long a host may be at a question: much longer than any takes that reads and writes nothing large.
-const USUALLY: Duration = Duration::from_mins(10);
-/// The same of one that reads or writes a whole disk or memory.
-pub const WHOLE: Duration = Duration::from_hours(6);
-/// Those that read or write a whole disk, image or memory.
+pub const USUALLY: Duration = Duration::from_mins(10);
+/// The same of one that reads or writes a whole disk or memory, or waits for what an owner has done: longer than whatever the
+/// host gives up itself, and than what may be configured, which is a day.
+pub const WHOLE: Duration = Duration::from_hours(25);
+/// Those that read or write a whole disk, image or memory, or wait for an owner's commands.
 const OF_WHOLE: &[&str] = &[
     "disk.make",
     "disk.bring",
@@ -39,6 +40,7 @@ const OF_WHOLE: &[&str] = &[
     "disk_snapshot.make",
     "disk_snapshot.remove",
     "export.make",
+    "image.find",
     "image.files",
     "image.adopt",
     "image.import",
@@ -52,6 +54,7 @@ const OF_WHOLE: &[&str] = &[
     "sandbox.pause",
     "sandbox.warm_up",
     "template.adopt",
+    "template.warm",
     "vm.start",
     "vm.suspend",
     "vm.resume",
