@@ -331,7 +331,7 @@ fn metrics(
     (data_dir, seats): (PathBuf, [Arc<Seats>; 2]),
 ) -> crate::http::probes::Metrics {
     // Nobody has to say who asks: who sees what machines hold of each host could find out whose machines share one.
-    let are_hosts_told = config.http.metrics_listen.is_some() || config.listen.ip().is_loopback();
+    let are_hosts_told = config.http.metrics_listen.is_some() || config.is_loopback_only();
     let (hosts, held) = (are_hosts_told.then(|| hosts.clone()), held.clone());
     Arc::new(move || {
         let (hosts, held, gateway) = (hosts.clone(), held.clone(), gateway.clone());

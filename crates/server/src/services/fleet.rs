@@ -53,15 +53,20 @@ impl Engines {
 }
 
 /// Asks something of each of these, of so many at a time on each host, all hosts beside each other: one that does not answer
-/// keeps nobody waiting that is on another one. Answers come as they are there.
+/// keeps nobody waiting that is on another one. Answers come as they are there. Each `turn` begins with others on each host, so
+/// that who stops before the end leaves out not always the same.
 pub fn each_host<T, F: Future>(
     things: impl IntoIterator<Item = (Option<HostId>, T)>,
-    at_once: usize,
+    (at_once, turn): (usize, usize),
     ask: impl Fn(T) -> F + Clone,
 ) -> impl Stream<Item = F::Output> {
     let mut hosts: HashMap<Option<HostId>, Vec<T>> = HashMap::new();
     for (host, thing) in things {
         hosts.entry(host).or_default().push(thing);
+    }
+    for things in hosts.values_mut() {
+        let first = turn.wrapping_mul(at_once) % things.len();
+        things.rotate_left(first);
     }
     let of_host = move |things| stream::iter(things).map(ask.clone()).buffer_unordered(at_once);
     stream::iter(hosts.into_values()).flat_map_unordered(None, of_host)
@@ -173,8 +178,11 @@ mod tests {
         let [silent, other] = [1, 2].map(|number| Some(HostId(Uuid::from_u128(number))));
         let things = [(silent, None), (silent, Some(0)), (other, Some(1)), (None, Some(2)), (other, Some(3))];
         let ask = |answer: Option<i32>| answer.map_or_else(|| Either::Left(pending()), |it| Either::Right(ready(it)));
-        let mut seen: Vec<_> = each_host(things, 1, ask).take(3).collect().await;
-        seen.sort_unstable();
-        assert_eq!(seen, [1, 2, 3]);
+        // The next turn begins with the other one of each host.
+        for (turn, told) in [(0, vec![1, 2, 3]), (1, vec![0, 1, 2, 3])] {
+            let mut seen: Vec<_> = each_host(things, (1, turn), ask).take(told.len()).collect().await;
+            seen.sort_unstable();
+            assert_eq!(seen, told, "{turn}");
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Metrics of hosts. A host is identified by its id: `/metrics` needs no credential, so it shows no name and no address, and
-//! these only to who runs the platform (`app::metrics`).
+//! Metrics of hosts. A host is identified by its id: `/metrics` needs no credential, so it shows no name and no address. Nor
+//! are these figures there for everybody who reaches the API (`app::metrics`).
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -71,12 +71,10 @@ pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: Can
         // What it used before a sample that did not come counts once.
         let there: HashSet<_> = ready.iter().map(|running| running.id).collect();
         last.retain(|id, _| there.contains(id));
-        // Each round begins with others: guests that hang take the turns of the same ones else.
-        turn = turn.wrapping_add(AT_ONCE);
-        let first = turn.checked_rem(ready.len()).unwrap_or_default();
-        ready.rotate_left(first);
+        ready.retain(|running| !running.host_is_lost);
+        turn = turn.wrapping_add(1);
         let ready = ready.into_iter().map(|running| (running.host, running));
-        let asked = each_host(ready, AT_ONCE, |running| ask(&sandboxes, running));
+        let asked = each_host(ready, (AT_ONCE, turn), |running| ask(&sandboxes, running));
         let asked = asked.take_until(tokio::time::sleep(ROUND)).filter_map(future::ready);
         let seen: HashMap<SandboxId, Last> = asked.collect().await;
         let round: Round = seen.iter().map(|(id, now)| (*id, since(last.get(id), now))).collect();
@@ -89,7 +87,7 @@ pub async fn sample(sandboxes: Sandboxes, rounds: mpsc::Sender<Round>, stop: Can
 
 /// One sample, if the machine gives it in time: a guest that hangs keeps none of the others waiting.
 async fn ask(sandboxes: &Sandboxes, running: Running) -> Option<(SandboxId, Last)> {
-    let Running { id, machine, host, generation, vcpu } = running;
+    let Running { id, machine, host, generation, vcpu, .. } = running;
     let engine = sandboxes.engine_of(host).ok()?;
     let sample = tokio::time::timeout(PATIENCE, engine.sample(machine)).await.ok().flatten()?;
     Some((id, Last { generation, vcpu, at: sandboxes.clock().now(), sample }))

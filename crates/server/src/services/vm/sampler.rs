@@ -12,7 +12,7 @@ use crate::services::fleet::each_host;
 
 /// How long a host may take to say what a machine uses.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a round may take: who was not asked by then is asked in the next one.
+/// How long a round may take; the next one begins with others.
 const ROUND: Duration = Duration::from_secs(8);
 /// Machines of a host that are asked for at the same time.
 const AT_ONCE: usize = 4;
@@ -21,6 +21,7 @@ const AT_ONCE: usize = 4;
 pub async fn sample(vms: Vms, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(Duration::from_secs(INTERVAL.unsigned_abs()));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let mut turn = 0_usize;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
@@ -30,7 +31,8 @@ pub async fn sample(vms: Vms, stop: CancellationToken) {
             continue;
         };
         let machines = machines.into_iter().map(|(id, machine, host)| (host, (id, machine, host)));
-        let round = each_host(machines, AT_ONCE, |machine| ask(&vms, machine));
+        turn = turn.wrapping_add(1);
+        let round = each_host(machines, (AT_ONCE, turn), |machine| ask(&vms, machine));
         round.take_until(tokio::time::sleep(ROUND)).for_each(async |()| ()).await;
         vms.metrics().forget(vms.clock().now().plus_seconds(-KEPT));
     }

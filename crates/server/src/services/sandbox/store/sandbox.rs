@@ -511,6 +511,8 @@ pub struct Running {
     pub generation: i64,
     /// Virtual CPUs of it.
     pub vcpu: i64,
+    /// Whether its host does not answer.
+    pub host_is_lost: bool,
 }
 
 impl FromRow for Running {
@@ -521,6 +523,7 @@ impl FromRow for Running {
             host: row.opt_parsed("host_id")?,
             generation: row.int("generation")?,
             vcpu: row.int("vcpu")?,
+            host_is_lost: row.flag("host_is_lost")?,
         })
     }
 }
@@ -528,10 +531,10 @@ impl FromRow for Running {
 /// Sandboxes that can be used, as far as their hosts are there.
 pub async fn ready(db: &Db) -> Result<Vec<Running>, DbError> {
     sql(concat!(
-        "SELECT sandboxes.id, m.id AS machine_id, m.host_id, m.generation, m.vcpu FROM ",
+        "SELECT sandboxes.id, m.id AS machine_id, m.host_id, m.generation, m.vcpu, CAST(CASE WHEN EXISTS \
+         (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost') THEN 1 ELSE 0 END AS BIGINT) AS host_is_lost FROM ",
         with_machine!("sandboxes", "sandbox"),
-        " WHERE sandboxes.phase = 'Ready' AND sandboxes.deleted_at IS NULL \
-         AND NOT EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost')"
+        " WHERE sandboxes.phase = 'Ready' AND sandboxes.deleted_at IS NULL"
     ))
     .fetch_all(db)
     .await
