@@ -217,9 +217,15 @@ impl ProjectClient {
         self.client.delete(&self.sandbox_path(id)).await
     }
 
-    /// `pause` or `resume`; the work goes on after the answer.
-    pub async fn sandbox_verb(&self, id: &str, verb: &str) -> Result<()> {
-        self.client.send(Method::POST, &format!("{}/{verb}", self.sandbox_path(id)), None).await.map(drop)
+    /// Pauses a sandbox; the work goes on after the answer. Whether it is to outlive its host while it is paused may be left open.
+    pub async fn pause_sandbox(&self, id: &str, durable: Option<bool>) -> Result<()> {
+        let body = durable.map(|durable| serde_json::json!({ "durable": durable }));
+        self.client.send(Method::POST, &format!("{}/pause", self.sandbox_path(id)), body).await.map(drop)
+    }
+
+    /// Resumes a paused sandbox; the work goes on after the answer.
+    pub async fn resume_sandbox(&self, id: &str) -> Result<()> {
+        self.client.send(Method::POST, &format!("{}/resume", self.sandbox_path(id)), None).await.map(drop)
     }
 
     /// Copies a sandbox into new ones; it goes on itself.

@@ -40,6 +40,9 @@ pub struct NewSnapshot {
     pub name: Option<String>,
     /// Whether to keep the memory, too.
     pub include_memory: bool,
+    /// Whether it is to outlive its host.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub durable: bool,
 }
 
 impl ProjectClient {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use berth_qemu::groups;
+use berth_qemu::image::{BootKind, MANIFEST, Manifest};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -101,6 +102,19 @@ impl Service {
             still::put_into(&service.dir.path().join("images").join(image));
         }
         service
+    }
+
+    /// Has an image's kernel be told more words. Its files are linked to by other tests' services, and stay as they are.
+    pub fn tell_kernel(&self, image: &str, words: &str) {
+        let folder = self.dir.path().join("images").join(image);
+        let mut manifest = Manifest::load(&folder).expect("an image");
+        let BootKind::Kernel { cmdline, .. } = &mut manifest.boot else {
+            panic!("the image has a boot loader of its own")
+        };
+        cmdline.push(' ');
+        cmdline.push_str(words);
+        let (file, told) = (folder.join(MANIFEST), serde_json::to_vec(&manifest).expect("JSON"));
+        std::fs::remove_file(&file).and_then(|()| std::fs::write(&file, told)).expect("a file");
     }
 
     /// A service on a copy of the folder of a stopped one, with everything that one made.

@@ -15,7 +15,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -295,7 +295,8 @@ fn account() -> (String, u32) {
     (fields[0].to_owned(), fields[2].parse().expect("a number"))
 }
 
-/// A way to a service that can be cut: every connection ends at once, and new ones work. One that is shut turns new ones away.
+/// A way to a service that can be cut: every connection ends at once, and new ones work. One that is shut turns requests away:
+/// new connections, and those on which a client says anything more. An answer that is under way still comes.
 pub struct Way {
     pub url: String,
     cuts: Arc<watch::Sender<u32>>,
@@ -313,16 +314,19 @@ impl Way {
         let (shut, turned_away) = (Arc::new(watch::Sender::new(false)), Arc::new(AtomicU32::new(0)));
         let (is_shut, count) = (shut.subscribe(), turned_away.clone());
         tokio::spawn(async move {
-            while let Ok((mut here, _)) = listener.accept().await {
+            while let Ok((here, _)) = listener.accept().await {
                 if *is_shut.borrow() {
                     count.fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
                 let (service, mut cut) = (service.clone(), told.subscribe());
+                let (is_shut, count) = (is_shut.clone(), count.clone());
                 tokio::spawn(async move {
-                    let mut there = TcpStream::connect(service).await.expect("the service");
+                    let there = TcpStream::connect(service).await.expect("the service");
                     tokio::select! {
-                        _ = copy_bidirectional(&mut here, &mut there) => {}
+                        turned_away = carry(here, there, is_shut) => {
+                            count.fetch_add(turned_away.into(), Ordering::Relaxed);
+                        }
                         _ = cut.changed() => {}
                     }
                 });
@@ -331,7 +335,7 @@ impl Way {
         Self { url, cuts, shut, turned_away }
     }
 
-    /// Turns new connections away from now on, or no more.
+    /// Turns requests away from now on, or no more.
     pub fn shut(&self, shut: bool) {
         self.shut.send_replace(shut);
     }
@@ -345,4 +349,26 @@ impl Way {
     pub fn cut(&self) {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
+}
+
+/// Carries bytes between a client and the service, as long as both have connections. It ends, too, once the client says anything
+/// while the way is shut: whether it did.
+async fn carry(here: TcpStream, there: TcpStream, is_shut: watch::Receiver<bool>) -> bool {
+    let ((mut asks, mut hears), (mut says, mut listens)) = (here.into_split(), there.into_split());
+    let requests = async {
+        let mut piece = Vec::new();
+        while asks.read_buf(&mut piece).await.map_err(|_| false)? > 0 {
+            if *is_shut.borrow() {
+                return Err(true);
+            }
+            listens.write_all(&piece).await.map_err(|_| false)?;
+            piece.clear();
+        }
+        listens.shutdown().await.map_err(|_| false)
+    };
+    let answers = async {
+        copy(&mut says, &mut hears).await.map_err(|_| false)?;
+        hears.shutdown().await.map_err(|_| false)
+    };
+    tokio::try_join!(requests, answers).err().unwrap_or_default()
 }

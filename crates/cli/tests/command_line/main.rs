@@ -7,6 +7,7 @@ mod backup;
 mod copy;
 mod delete;
 mod disk_import;
+mod durable;
 mod exec;
 mod export;
 mod harness;

@@ -142,7 +142,7 @@ async fn nothing_is_left(service: &Service, caller: &Caller, point: &str) {
             deleted(caller, &format!("/{noun}/{}", id_of(one))).await;
         }
     }
-    eventually("an empty host", 30, || {
+    eventually("an empty host", 120, || {
         ["disks", "snapshots", "staging"].iter().all(|folder| service.files(folder).is_empty()).then_some(())
     });
     assert_eq!(stored(service), Vec::<PathBuf>::new(), "{point}");
@@ -202,7 +202,7 @@ async fn a_backup_goes_on_and_so_does_its_restoring() {
         let id = id_of(&caller.get("/backups").await.body["data"][0]);
         settled(&caller, &format!("/backups/{id}"), "ready").await;
         assert_eq!(stored(&service).len(), 1, "{point}");
-        eventually("the copy's end", 30, || service.files("snapshots").is_empty().then_some(()));
+        eventually("the copy's end", 120, || service.files("snapshots").is_empty().then_some(()));
         let again = caller.post(&format!("/backups/{id}/restore"), json!({})).await.id();
         settled(&caller, &format!("/disks/{again}"), "ready").await;
         alike(&service, &disk, &again, point);

@@ -170,7 +170,7 @@ async fn no_copies(service: &Service, caller: &Caller) {
         caller.delete(&format!("/disk_snapshots/{}", snapshot["id"].as_str().expect("an id"))).await;
     }
     caller.until("no snapshots", async |c: Caller| c.get("/disk_snapshots").await.body["data"] == json!([])).await;
-    eventually("no copies", 30, || service.files("snapshots").is_empty().then_some(()));
+    eventually("no copies", 120, || service.files("snapshots").is_empty().then_some(()));
 }
 
 /// Deletes the disks, and asserts that the host has nothing any more, the process of a machine neither.
@@ -179,7 +179,7 @@ async fn nothing_is_left(service: &Service, caller: &Caller, process: Option<Pid
     for disk in caller.get("/disks").await.body["data"].as_array().expect("a list") {
         caller.delete(&format!("/disks/{}", disk["id"].as_str().expect("an id"))).await;
     }
-    eventually("an empty host", 30, || {
+    eventually("an empty host", 120, || {
         ["machines", "disks", "snapshots"].iter().all(|folder| service.files(folder).is_empty()).then_some(())
     });
     assert!(service.files("staging").is_empty(), "{:?}", service.files("staging"));
@@ -207,7 +207,7 @@ pub fn held(service: &Service) -> Vec<String> {
 
 /// Asserts that the host comes back to what it had before a service was killed at a point.
 pub fn holds(service: &Service, before: &[String], point: &str) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_mins(2);
     while held(service) != before && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -702,9 +702,9 @@ async fn a_change_of_ports_goes_on() {
         .await;
         let address = caller.get(&path).await.body["public_ip"].as_str().expect("an address").to_owned();
         let reach = || std::net::TcpStream::connect((address.as_str(), 8080)).ok();
-        eventually("the open port", 20, reach);
+        eventually("the open port", 120, reach);
         caller.ask(Method::PATCH, &path, json!({"exposed_ports": []}), 200).await;
-        eventually("the shut port", 20, || reach().is_none().then_some(()));
+        eventually("the shut port", 120, || reach().is_none().then_some(()));
         stopped(&mut service);
     }
     service.start();

@@ -95,14 +95,14 @@ async fn an_import_goes_on_after_a_kill() {
         let id = id_of(&caller.get("/disks").await.body["data"][0]);
         let path = format!("/disks/{id}");
         settled(&caller, &path, "ready").await;
-        eventually("an empty folder", 10, || service.files("staging").is_empty().then_some(()));
+        eventually("an empty folder", 120, || service.files("staging").is_empty().then_some(()));
         let disk = std::fs::File::open(service.dir.path().join("disks").join(format!("{id}.raw"))).expect("a disk");
         let mut found = vec![0; BYTES];
         std::os::unix::fs::FileExt::read_exact_at(&disk, &mut found, 0).expect("what was sent");
         assert!(found.chunks(8).all(|piece| piece == b"a disk, "), "{point}");
         assert_eq!((disk.metadata().expect("a file").len(), service.files("disks").len()), (10 << 30, 1), "{point}");
         deleted(&caller, &path).await;
-        eventually("an empty host", 30, || service.files("disks").is_empty().then_some(()));
+        eventually("an empty host", 120, || service.files("disks").is_empty().then_some(()));
     }
 }
 

@@ -301,15 +301,15 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
         self.until_under_way(0).await;
         let at_rest = async |caller: Caller| {
             let vms = list(&caller, "/vms").await;
-            // One that was copied while its VM was suspended leaves once that goes on.
+            // One that was copied while its VM was suspended leaves, or grows, once that goes on.
             let is_kept = |disk: &Value| {
-                disk["change"] == "detaching"
+                (disk["change"] == "detaching" || disk["change"] == "growing")
                     && vms.iter().any(|vm| vm["id"] == disk["vm_id"] && vm["status"] == "suspended")
             };
-            let rests = |disk: &Value| disk["status"] == "ready" && (disk["change"].is_null() || is_kept(disk));
-            list(&caller, "/disks").await.iter().all(rests)
+            let is_done = |disk: &Value| disk["change"].is_null() || is_kept(disk);
+            list(&caller, "/disks").await.iter().all(|disk| disk["status"] == "ready" && is_done(disk))
                 && list(&caller, "/disk_snapshots").await.iter().all(|snapshot| snapshot["status"] == "ready")
-                && list(&caller, "/root_disks").await.iter().all(|disk| disk["change"].is_null())
+                && list(&caller, "/root_disks").await.iter().all(is_done)
         };
         self.caller.until("disks at rest", at_rest).await;
         let (vms, disks) = (list(&self.caller, "/vms").await, list(&self.caller, "/disks").await);
@@ -333,7 +333,7 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
             assert!(left.is_empty(), "{folder}: {left:?}; disks: {disks:?}; snapshots: {snapshots:?}");
         }
         let expected: BTreeSet<_> = carried.iter().flat_map(|vm| reached_at(vm)).collect();
-        eventually("the ports of what runs", 30, || (self.listened() == expected).then_some(()));
+        eventually("the ports of what runs", 120, || (self.listened() == expected).then_some(()));
         if self.mode == Mode::Bridge {
             self.has_on_the_bridge(&bridged).await;
         }
@@ -386,7 +386,7 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
 
     /// Whether so many processes work in a folder.
     fn has(&self, folder: &str, count: usize) {
-        eventually(&format!("{count} processes in {folder}"), 30, || {
+        eventually(&format!("{count} processes in {folder}"), 120, || {
             (self.service.processes(folder).len() == count).then_some(())
         });
     }
@@ -398,7 +398,7 @@ pool = [\"{a}.{b}.{c}.1-{a}.{b}.{c}.{most}\"]
             || -> BTreeSet<_> { files().map(|it| it.split('.').next().unwrap_or_default().to_owned()).collect() };
         // A VM that never ran since it was stopped need not have a folder.
         let fits = |found: &BTreeSet<String>| found == ids || folder == "machines" && found.is_subset(ids);
-        eventually(&format!("{folder} of {ids:?} alone"), 30, || fits(&found()).then_some(()));
+        eventually(&format!("{folder} of {ids:?} alone"), 120, || fits(&found()).then_some(()));
     }
 
     /// Where somebody listens at addresses of this service's machines.

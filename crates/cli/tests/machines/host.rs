@@ -141,7 +141,7 @@ async fn a_full_disk_loses_nothing() {
     }
     assert_eq!(caller.get(&format!("/vms/{id}")).await.status, 200);
     std::fs::remove_file(&filler).expect("room again");
-    eventually("the service to work again", 30, || {
+    eventually("the service to work again", 120, || {
         let output = Command::new("curl").args(["-sf", &format!("{}/readyz", service.base)]).output().ok()?;
         output.status.success().then_some(())
     });

@@ -135,12 +135,12 @@ async fn an_import_goes_on_after_a_kill() {
             })
             .await;
             ready(&caller).await;
-            eventually("an empty folder", 10, || service.files("staging").is_empty().then_some(()));
+            eventually("an empty folder", 120, || service.files("staging").is_empty().then_some(()));
             let mut images = service.files("images");
             images.sort();
             assert_eq!(images, ["foreign", "micro"], "{point}");
             assert_eq!(caller.delete("/api/v1/images/foreign").await.status, 204);
-            eventually("the end of its files", 10, || (service.files("images") == ["micro"]).then_some(()));
+            eventually("the end of its files", 120, || (service.files("images") == ["micro"]).then_some(()));
             let is_gone = async |c: Caller| c.get("/api/v1/images/foreign").await.status == 404;
             caller.until("its end", is_gone).await;
         }
@@ -161,6 +161,6 @@ async fn a_removal_goes_on_after_a_kill() {
         })
         .await;
         caller.get("/api/v1/images/foreign").await.refused(404, "image_not_found");
-        eventually("the end of its files", 10, || (service.files("images") == ["micro"]).then_some(()));
+        eventually("the end of its files", 120, || (service.files("images") == ["micro"]).then_some(()));
     }
 }

@@ -139,6 +139,35 @@ async fn begins_elsewhere(service: &mut Service, host: &mut HostProcess, id: &Va
             [service.dir.path(), host.dir.path()].map(|data| std::fs::read(data.join("sandbox/layers").join(name)));
         assert!(one.expect("a layer") == other.expect("a layer"), "{name}");
     }
-    assert_eq!(admin.delete(&format!("/sandboxes/{made}")).await.status, 202);
-    admin.sandbox_reaches(&made, "Deleted").await;
+    outlives(service, host, (&made, id)).await;
+}
+
+/// Has a sandbox that is paused there go on here once that host is gone, with what ran in it; the service dies while its memory comes.
+async fn outlives(service: &mut Service, host: &mut HostProcess, (made, id): (&str, &Value)) {
+    let admin = service.admin().await;
+    let all = admin.get("/api/v1/admin/hosts").await.body["data"].as_array().expect("hosts").clone();
+    let own = all.iter().map(|host| &host["id"]).find(|other| *other != id).expect("the service's own");
+    assert_eq!(admin.act(&of(own, "uncordon")).await.status, 202);
+    shell(&admin, made, "setsid sleep 100000 >/dev/null 2>&1 </dev/null & echo $! >pid").await;
+    let path = format!("/sandboxes/{made}");
+    service.add_faults("memory.bring.intent=kill");
+    let paused = admin.post(&format!("{path}/pause"), json!({"durable": true})).await;
+    assert_eq!(paused.status, 202, "{paused:?}");
+    service.died_at("memory.bring.intent");
+    service.start_and_die_at("memory.bring.done");
+    service.start();
+    let admin = service.admin().await;
+    admin.until("a second host", async |admin| admin.get(&path).await.body["copied_at"].is_string()).await;
+    host.kill();
+    reaches(service, &admin, "lost");
+    admin.until("it is here", async |admin| admin.get(&path).await.body["host_id"] == *own).await;
+    assert_eq!(admin.act(&format!("{path}/resume")).await.status, 202);
+    let ready = admin.sandbox_reaches(made, "Ready").await;
+    assert_eq!((&ready["message"], &ready["durable"]), (&Value::Null, &json!(false)));
+    assert_eq!(shell(&admin, made, "kill -0 $(cat pid) && cat there && echo alive").await, "kept\nalive\n");
+    host.start(&["host", "serve"]);
+    reaches(service, &admin, "ready");
+    assert_eq!(shell(&admin, made, "kill -0 $(cat pid) && echo alive").await, "alive\n");
+    assert_eq!(admin.delete(&path).await.status, 202);
+    admin.sandbox_reaches(made, "Deleted").await;
 }

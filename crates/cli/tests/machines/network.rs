@@ -104,8 +104,8 @@ async fn a_connection_goes_on_while_the_service_restarts() {
     let ports = json!({"exposed_ports": [{"port": 9000, "protocol": "tcp"}]});
     assert_eq!(caller.patch(&format!("/vms/{id}"), ports).await.status, 200);
     let host = vm["public_ip"].as_str().expect("an address").to_owned();
-    eventually("the open port", 20, || TcpStream::connect((host.as_str(), 9000)).ok());
-    eventually("the shut port", 20, || TcpStream::connect((host.as_str(), 8000)).is_err().then_some(()));
+    eventually("the open port", 120, || TcpStream::connect((host.as_str(), 9000)).ok());
+    eventually("the shut port", 120, || TcpStream::connect((host.as_str(), 8000)).is_err().then_some(()));
     session.echoes("and tells of ports");
     assert_eq!((service.machine(&id), program(&service, &id)), (machine, Some(carrier)), "the same processes");
     caller.delete(&format!("/vms/{id}")).await;
@@ -120,13 +120,13 @@ async fn a_program_that_ended_is_started_again() {
     let (id, vm) = logged_in(&service, &caller).await;
     let host = vm["public_ip"].as_str().expect("an address").to_owned();
     let another = |service: &Service, before: Pid| {
-        eventually("another program", 30, || program(service, &id).filter(|pid| *pid != before));
+        eventually("another program", 120, || program(service, &id).filter(|pid| *pid != before));
     };
     // Under the service's eyes, and while nobody looks.
     let carrier = program(&service, &id).expect("a program");
     kill_process(carrier, Signal::KILL).expect("a signal");
     another(&service, carrier);
-    eventually("the port", 20, || TcpStream::connect((host.as_str(), 8000)).ok());
+    eventually("the port", 120, || TcpStream::connect((host.as_str(), 8000)).ok());
     assert_eq!(says(&service, &vm, "hostname"), "web");
     service.kill();
     let carrier = program(&service, &id).expect("a program");
@@ -138,7 +138,7 @@ async fn a_program_that_ended_is_started_again() {
     let carrier = program(&service, &id).expect("a program");
     service.kill();
     kill_process(service.machine(&id).expect("a machine"), Signal::KILL).expect("a signal");
-    eventually("the end of the program", 30, || (program(&service, &id) != Some(carrier)).then_some(()));
+    eventually("the end of the program", 120, || (program(&service, &id) != Some(carrier)).then_some(()));
     TcpListener::bind((host.as_str(), 8000)).expect("its ports are free");
 }
 
@@ -191,7 +191,7 @@ async fn a_network_is_carried_again() {
         service.start();
         let caller = service.admin().await;
         carried(&service, &id);
-        eventually("one program", 20, || (programs(&service).len() == 1).then_some(()));
+        eventually("one program", 120, || (programs(&service).len() == 1).then_some(()));
         leaves_nothing(&service, &caller, &id).await;
         assert!(programs(&service).is_empty(), "{point}");
     }

@@ -14,7 +14,7 @@ const REMOVAL: &[&str] = &["network.remove.before", "network.remove.done", "netw
 
 /// Waits until the host has so many networks.
 fn has(service: &Service, count: usize) {
-    eventually("the host's networks", 30, || (service.files("networks").len() == count).then_some(()));
+    eventually("the host's networks", 120, || (service.files("networks").len() == count).then_some(()));
 }
 
 #[test]

@@ -56,14 +56,14 @@ async fn a_guest_is_what_was_asked_for() {
     };
     let host = vm["public_ip"].as_str().expect("an address").to_owned();
     let answers =
-        |port: u16| eventually("the port", 30, || line_from(&host, port).filter(|l| *l == format!("port {port}\n")));
+        |port: u16| eventually("the port", 120, || line_from(&host, port).filter(|l| *l == format!("port {port}\n")));
     says(&service, &vm, &serve(8000));
     answers(8000);
     let ports = json!({"exposed_ports": [{"port": 9000, "protocol": "tcp"}]});
     assert_eq!(caller.patch(&format!("/vms/{id}"), ports).await.status, 200);
     says(&service, &vm, &serve(9000));
     answers(9000);
-    eventually("the closed port", 10, || TcpStream::connect((host.as_str(), 8000)).is_err().then_some(()));
+    eventually("the closed port", 120, || TcpStream::connect((host.as_str(), 8000)).is_err().then_some(()));
 
     // A restart keeps the disks, mounts them again, and is the same machine.
     let identity = says(&service, &vm, "cat /etc/machine-id /etc/dropbear/*_host_key | md5sum");
@@ -152,14 +152,14 @@ async fn a_port_that_another_program_has_is_told_and_the_others_work() {
             async move { told(&c.get(&path).await.body) }
         })
         .await;
-    eventually("the other port", 20, || TcpStream::connect((host.as_str(), 9090)).ok());
+    eventually("the other port", 120, || TcpStream::connect((host.as_str(), 9090)).ok());
     // A restart meets it, too, and comes up all the same.
     assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
     assert!(told(&caller.reaches(&id, "running").await));
     drop(other);
     assert_eq!(caller.act(&format!("{path}/restart")).await.status, 202);
     assert!(!told(&caller.reaches(&id, "running").await));
-    eventually("the port", 20, || TcpStream::connect((host.as_str(), 8080)).ok());
+    eventually("the port", 120, || TcpStream::connect((host.as_str(), 8080)).ok());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -107,10 +107,10 @@ fn first_line(at: SocketAddr) -> Option<String> {
     Some(line.trim().to_owned()).filter(|line| !line.is_empty())
 }
 
-/// Has a VM say a word to everybody who comes to a port.
+/// Has a micro say a word to everybody who comes to a port, without a moment in which nobody listens.
 pub fn serve(service: &Service, vm: &Value, port: u16, word: &str) {
-    let server = format!("while true; do echo {word} | nc -l -p {port}; done");
-    says(service, vm, &format!("setsid sh -c '{server}' >/dev/null 2>&1 </dev/null & echo begun"));
+    let server = format!("nc -ll -p {port} -e /bin/busybox echo {word}");
+    says(service, vm, &format!("setsid {server} >/dev/null 2>&1 </dev/null & echo begun"));
 }
 
 /// An address of the loopback that no other service's machines have.

@@ -126,7 +126,7 @@ impl Drop for Host {
             let note = std::fs::read(dir.join("egress.json")).unwrap_or_default();
             let pid = serde_json::from_slice::<serde_json::Value>(&note).ok().and_then(|note| note["pid"].as_i64());
             let Some(pid) = pid else { continue };
-            berth_testkit::eventually("the end of a program", 30, || {
+            berth_testkit::eventually("the end of a program", 120, || {
                 let name = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
                 (!name.starts_with(b"berth-egress\0")).then_some(())
             });

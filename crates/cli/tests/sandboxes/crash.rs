@@ -238,7 +238,7 @@ async fn restores_rules_and_removals_survive() {
         assert_eq!(sent.status, 201, "{sent:?}");
         let path = format!("/sandbox_uploads/{}", sent.id());
         world.dies_at(point, Method::DELETE, &path, Value::Null).await;
-        eventually("an empty folder", 30, || world.service.files("sandbox/uploads").is_empty().then_some(()));
+        eventually("an empty folder", 120, || world.service.files("sandbox/uploads").is_empty().then_some(()));
     }
     world.end().await;
 }

@@ -61,13 +61,13 @@ impl World {
         self.service.set("BERTH_FAULT_GO", go.to_str().expect("a path"));
         self.service.start();
         let answer = self.caller.post(&format!("/sandboxes/{}/{verb}", self.id), body).await;
-        eventually("the point", 30, || (self.service.reached(point, "wait") > 0).then_some(()));
+        eventually("the point", 120, || (self.service.reached(point, "wait") > 0).then_some(()));
         let machine = self.service.sandbox(&self.id).expect("a machine");
         match death {
             Death::Process => kill_process(machine, Signal::KILL).expect("it runs"),
             Death::Guest => crash.now(&self.caller).await,
         }
-        eventually("its end", 20, || (self.service.sandbox(&self.id) != Some(machine)).then_some(()));
+        eventually("its end", 120, || (self.service.sandbox(&self.id) != Some(machine)).then_some(()));
         assert_eq!(self.service.reached(point, "nobody let it go on"), 0, "it went on before the machine was dead");
         std::fs::write(go, "").expect("a file");
         answer
@@ -76,7 +76,7 @@ impl World {
     /// Another machine came in the place of the one that died.
     async fn comes_back(&self) {
         let caller = &self.caller;
-        eventually("another machine", 30, || self.service.sandbox(&self.id));
+        eventually("another machine", 120, || self.service.sandbox(&self.id));
         caller.sandbox_reaches(&self.id, "Ready").await;
         self.is_whole(&self.id, false).await;
     }
@@ -229,7 +229,7 @@ async fn streams_never_invent_an_exit_code() {
             gone(&caller, &format!("/sandboxes/{id}")).await;
         }
         if matches!(end, "killed" | "crashed") {
-            eventually("another machine", 30, || world.service.sandbox(&id).filter(|pid| *pid != machine));
+            eventually("another machine", 120, || world.service.sandbox(&id).filter(|pid| *pid != machine));
             caller.sandbox_reaches(&id, "Ready").await;
             assert_eq!(content(&caller, &id, "kept").await, end.as_bytes());
             shell(&caller, &id, "true").await;

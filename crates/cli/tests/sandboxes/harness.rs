@@ -94,10 +94,10 @@ pub const OWN: &str = "cat /etc/machine-id /proc/sys/kernel/random/boot_id /etc/
 
 /// Waits until nothing of any sandbox is left: what remains are the two layers and the memory of the template.
 pub fn nothing_left(service: &Service) {
-    eventually("the machines' end", 30, || service.files("sandbox/machines").is_empty().then_some(()));
-    eventually("the layers' end", 30, || (service.files("sandbox/layers").len() == 2).then_some(()));
-    eventually("the memories' end", 30, || (service.files("sandbox/memories").len() == 1).then_some(()));
-    eventually("the processes' end", 30, || service.processes("sandbox").is_empty().then_some(()));
+    eventually("the machines' end", 120, || service.files("sandbox/machines").is_empty().then_some(()));
+    eventually("the layers' end", 120, || (service.files("sandbox/layers").len() == 2).then_some(()));
+    eventually("the memories' end", 120, || (service.files("sandbox/memories").len() == 1).then_some(()));
+    eventually("the processes' end", 120, || service.processes("sandbox").is_empty().then_some(()));
 }
 
 /// Waits until a path is gone.

@@ -83,7 +83,7 @@ async fn an_image_that_was_sent_becomes_a_template() {
     nothing_left(&service);
     assert_eq!(caller.get("/sandbox_uploads").await.body["pagination"]["total_items"], 1);
     assert_eq!(caller.delete(&format!("/sandbox_uploads/{}", sent.id())).await.status, 204);
-    eventually("its end", 20, || service.files("sandbox/uploads").is_empty().then_some(()));
+    eventually("its end", 120, || service.files("sandbox/uploads").is_empty().then_some(()));
 }
 
 /// A registry on the loopback that has one image, `small:1`.

@@ -47,7 +47,7 @@ async fn a_sandbox_lives_pauses_and_goes() {
     let pid = service.sandbox(&id).expect("a machine");
     delete(&caller, &id).await;
     caller.get(&format!("/sandbox/{id}/files/list")).await.refused(404, "sandbox_not_found");
-    eventually("the machine's end", 10, || {
+    eventually("the machine's end", 120, || {
         (!std::path::Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists()).then_some(())
     });
     nothing_left(&service);
@@ -94,7 +94,7 @@ async fn a_machine_that_dies_comes_back_with_its_disk() {
     rustix::process::kill_process(first, rustix::process::Signal::KILL).expect("it runs");
     let outcome = open.await.expect("an end");
     assert_eq!((outcome.last.0.as_str(), &outcome.last.1["code"]), ("error", &json!("sandbox_interrupted")));
-    eventually("another machine", 30, || service.sandbox(&id).filter(|pid| *pid != first));
+    eventually("another machine", 120, || service.sandbox(&id).filter(|pid| *pid != first));
     let back = caller.sandbox_reaches(&id, "Ready").await;
     assert!(back["message"].as_str().is_some_and(|text| text.contains("died")), "{back}");
     assert_eq!(content(&caller, &id, "kept.txt").await, b"kept");
@@ -104,7 +104,7 @@ async fn a_machine_that_dies_comes_back_with_its_disk() {
     let crash = json!({"cmd": "echo c >/proc/sysrq-trigger", "user": "root"});
     // It may be gone before the command's beginning is told.
     caller.post(&format!("/sandbox/{id}/commands"), crash).await;
-    eventually("a third machine", 30, || service.sandbox(&id).filter(|pid| *pid != second));
+    eventually("a third machine", 120, || service.sandbox(&id).filter(|pid| *pid != second));
     caller.sandbox_reaches(&id, "Ready").await;
     assert_eq!(content(&caller, &id, "kept.txt").await, b"kept");
 }

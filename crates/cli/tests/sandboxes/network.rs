@@ -21,7 +21,7 @@ fn carrier(service: &Service, id: &str) -> Option<Pid> {
 async fn its_network_outlives_the_service_and_is_carried_again() {
     let (mut service, caller) = service().await;
     let id = caller.ready_sandbox().await;
-    let before = eventually("its program", 30, || carrier(&service, &id));
+    let before = eventually("its program", 120, || carrier(&service, &id));
     service.kill();
     service.start();
     let caller = service.admin().await;
@@ -30,11 +30,11 @@ async fn its_network_outlives_the_service_and_is_carried_again() {
     let outcome = run(&caller, &id, ask.clone()).await;
     assert_eq!((outcome.last.1["code"].clone(), carrier(&service, &id)), (json!(7), Some(before)), "{outcome:?}");
     kill_process(before, Signal::KILL).expect("a signal");
-    eventually("another program", 30, || carrier(&service, &id).filter(|pid| *pid != before));
+    eventually("another program", 120, || carrier(&service, &id).filter(|pid| *pid != before));
     let outcome = run(&caller, &id, ask).await;
     assert_eq!(outcome.last.1["code"], json!(7), "{outcome:?}");
     caller.delete(&format!("/sandboxes/{id}")).await;
-    eventually("the end of its program", 30, || carrier(&service, &id).is_none().then_some(()));
+    eventually("the end of its program", 120, || carrier(&service, &id).is_none().then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -95,7 +95,7 @@ async fn a_dockerfile_becomes_a_template() {
     assert_eq!(told, "app\n/opt/app\nthe tool\nhello there 1\nmade by root\napp\nhello there\ndata\napp\n");
     // What it starts with was started once, and runs.
     assert_eq!(shell(&caller, &id, "cat started.txt; pgrep -x sleep | wc -l").await, "started\n1\n");
-    eventually("nothing left of the build", 20, || {
+    eventually("nothing left of the build", 120, || {
         (service.files("sandbox/builds").is_empty() && service.files("sandbox/machines").len() == 1).then_some(())
     });
 }
@@ -132,7 +132,7 @@ async fn a_template_whose_commands_hang_is_ready_without_them() {
         assert_eq!(made["message"], message, "{made}");
     }
     nothing_left(&service);
-    eventually("the machines' end", 20, || service.files("sandbox/machines").is_empty().then_some(()));
+    eventually("the machines' end", 120, || service.files("sandbox/machines").is_empty().then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -167,7 +167,7 @@ async fn mistakes_are_told_at_once() {
 
 /// Nothing is left of builds but what templates are.
 pub fn nothing_left(service: &Service) {
-    eventually("nothing left of the build", 20, || service.files("sandbox/builds").is_empty().then_some(()));
+    eventually("nothing left of the build", 120, || service.files("sandbox/builds").is_empty().then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -180,7 +180,7 @@ async fn a_template_that_is_deleted_is_built_no_further() {
     assert_eq!(service.files("sandbox/builds").len(), 1);
     assert_eq!(caller.delete("/sandbox_templates/slow").await.status, 204);
     nothing_left(&service);
-    eventually("its layer's end", 20, || (service.files("sandbox/layers").len() == layers).then_some(()));
+    eventually("its layer's end", 120, || (service.files("sandbox/layers").len() == layers).then_some(()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,7 +211,7 @@ async fn a_build_survives_the_service() {
         assert_eq!(caller.delete(&format!("/sandbox_templates/{name}")).await.status, 204);
     }
     nothing_left(&service);
-    eventually("nothing left", 20, || {
+    eventually("nothing left", 120, || {
         (service.files("sandbox/machines").is_empty() && service.files("sandbox/layers").len() == 2).then_some(())
     });
 }

@@ -115,9 +115,9 @@ async fn none_outlives_its_service_but_for_one_that_dies() {
     warm_beside(&service, &sandboxes);
     service.stop();
     assert_eq!(service.files("sandbox/machines"), machines_of(&service, &sandboxes));
-    eventually("the others' end", 30, || (machines(&service) == 1).then_some(()));
+    eventually("the others' end", 120, || (machines(&service) == 1).then_some(()));
     service.start();
-    eventually("their layers' end", 30, || (service.files("sandbox/layers").len() == 3).then_some(()));
+    eventually("their layers' end", 120, || (service.files("sandbox/layers").len() == 3).then_some(()));
     sandboxes.extend(first(&caller, json!({})).await);
     warm_beside(&service, &sandboxes);
     // What is being made when the service dies is ended by the next one; what was made is somebody's then.

@@ -13,6 +13,7 @@
 //! [`state`] decides what a request does to a phase, [`plan`] what the worker does next.
 
 pub mod dockerfile;
+pub mod durable;
 pub mod guest_travel;
 pub mod layer_copy;
 pub mod model;

@@ -201,11 +201,24 @@ pub fn numbered(name: &HostName, number: i64, of: i64) -> Parsed<HostName> {
         .map_err(|_| format!("must have at most {longest} characters, because a number is put behind it"))
 }
 
-/// Reads whether a pause is to keep the memory; none where nobody says so, and it is kept if it can be.
-pub fn pause(body: &Value) -> Result<Option<bool>> {
-    let mut f = Fields::of(body);
-    let memory = f.optional("include_memory", boolean);
-    f.finish(Some(memory))
+/// A request to pause a sandbox.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pause {
+    /// Whether the memory is kept; where nobody says so, it is if it can be.
+    pub include_memory: Option<bool>,
+    /// Whether it is to outlive its host while it is paused; where nobody says so, one that is paused already stays as it is.
+    pub durable: Option<bool>,
+}
+
+impl TryFrom<&Value> for Pause {
+    type Error = crate::Error;
+
+    fn try_from(body: &Value) -> Result<Self> {
+        let mut f = Fields::of(body);
+        let request =
+            Self { include_memory: f.optional("include_memory", boolean), durable: f.optional("durable", boolean) };
+        f.finish(Some(request))
+    }
 }
 
 /// Reads the snapshot that a restore goes back to.
@@ -222,6 +235,8 @@ pub struct NewSnapshot {
     pub name: Option<String>,
     /// Whether the memory is kept, too.
     pub include_memory: bool,
+    /// Whether it is to outlive its host.
+    pub durable: bool,
 }
 
 impl TryFrom<&Value> for NewSnapshot {
@@ -232,6 +247,7 @@ impl TryFrom<&Value> for NewSnapshot {
         let request = Self {
             name: f.optional("name", title),
             include_memory: f.optional("include_memory", boolean).unwrap_or(false),
+            durable: f.optional("durable", boolean).unwrap_or(false),
         };
         f.finish(Some(request))
     }

@@ -161,10 +161,19 @@ fn snapshots_and_pauses() {
     {
         assert_eq!(NewSnapshot::try_from(&json!({"name": name})).is_ok(), good, "{name:?}");
     }
-    assert!(!NewSnapshot::try_from(&json!({})).unwrap().include_memory);
-    for (body, wanted) in [(json!({}), None), (json!({"include_memory": false}), Some(false))] {
-        assert_eq!(pause(&body).unwrap(), wanted);
+    assert_eq!(NewSnapshot::try_from(&json!({})).unwrap(), NewSnapshot::default());
+    let snapshot = NewSnapshot { include_memory: true, durable: true, name: None };
+    assert_eq!(NewSnapshot::try_from(&json!({"include_memory": true, "durable": true})).unwrap(), snapshot);
+    let pause = |include_memory, durable| Pause { include_memory, durable };
+    for (body, wanted) in [
+        (json!({}), pause(None, None)),
+        (json!({"include_memory": false}), pause(Some(false), None)),
+        (json!({"durable": true}), pause(None, Some(true))),
+        (json!({"durable": false, "include_memory": true}), pause(Some(true), Some(false))),
+    ] {
+        assert_eq!(Pause::try_from(&body).unwrap(), wanted);
     }
+    refused(Pause::try_from(&json!({"durable": 1})).map(drop), "durable");
     refused(restore(&json!({})), "snapshot_id");
 }
 

@@ -812,6 +812,8 @@ fn a_disk_is_copied_before_it_changes_and_a_machine_waits_for_no_copy() {
     let mut kept = Snapshot { now: later, ..suspended };
     kept.disks[0] = Disk { grows: false, snapshot: None, moving: Some((Move::Out, later)), ..kept.disks[0].clone() };
     assert_eq!(next(&kept), Step::Rest, "it leaves once its VM goes on");
+    let grows = vec![Disk { grows: true, moving: None, ..kept.disks[0].clone() }];
+    assert_eq!(next(&Snapshot { disks: grows, ..kept.clone() }), Step::Rest, "it grows once its VM goes on");
     let back = later.plus_seconds(disk::LETTING_GO);
     let back = Snapshot { since: back, now: back, disks: kept.disks, ..world.s.clone() };
     assert_eq!(next(&back), Step::DetachDisk { id: disk, is_last: false }, "and has its whole time then");

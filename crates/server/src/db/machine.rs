@@ -28,7 +28,7 @@ use uuid::Uuid;
 
 use super::machine_gpu;
 use super::record::{self, Columns};
-use super::{DbError, FromRow, On, Row, Signal, Tx, home, sql};
+use super::{DbError, FromRow, On, Query, Row, Signal, Tx, home, marks, sql};
 use crate::columns;
 
 /// The table.
@@ -369,7 +369,7 @@ pub async fn find(on: impl On, id: MachineId) -> Result<Option<Machine>, DbError
 
 /// Has all warm machines of a host hold nothing any more: nobody gets one of them, and the worker ends them.
 pub async fn give_way(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
-    tx.signal(Signal::Work(TABLE));
+    tx.signal(Signal::Warm(host));
     sql(GIVE_WAY).bind(host).execute(tx).await.map(drop)
 }
 
@@ -389,12 +389,30 @@ impl FromRow for Share {
 
 /// What machines hold of each host of which they hold something.
 pub async fn promised(on: impl On) -> Result<HashMap<HostId, Promised>, DbError> {
-    let shares: Vec<Share> =
-        sql("SELECT host_id, owner_kind, COUNT(*) AS machines, CAST(SUM(vcpu) AS BIGINT) AS vcpu, \
-         CAST(SUM(memory_mb) AS BIGINT) AS memory_mb FROM machines WHERE reserved = 1 AND host_id IS NOT NULL \
-         GROUP BY host_id, owner_kind")
-        .fetch_all(on)
-        .await?;
+    summed(sql(sums("host_id IS NOT NULL")), on).await
+}
+
+/// What machines hold of each of these hosts, at least one, of which they hold something.
+pub async fn promised_among(on: impl On, hosts: &[HostId]) -> Result<HashMap<HostId, Promised>, DbError> {
+    summed(sql(sums_among(hosts.len())).bind_all(hosts.iter().copied()), on).await
+}
+
+/// Sums what machines hold of so many hosts.
+fn sums_among(hosts: usize) -> String {
+    sums(&format!("host_id IN ({})", marks(hosts)))
+}
+
+/// Sums what machines hold of each host for which this is so.
+fn sums(of: &str) -> String {
+    format!(
+        "SELECT host_id, owner_kind, COUNT(*) AS machines, CAST(SUM(vcpu) AS BIGINT) AS vcpu, \
+         CAST(SUM(memory_mb) AS BIGINT) AS memory_mb FROM machines WHERE reserved = 1 AND {of} \
+         GROUP BY host_id, owner_kind"
+    )
+}
+
+async fn summed(sums: Query, on: impl On) -> Result<HashMap<HostId, Promised>, DbError> {
+    let shares: Vec<Share> = sums.fetch_all(on).await?;
     let mut promised = HashMap::<_, Promised>::new();
     for Share { host, kind, sum } in shares {
         let held = promised.entry(host).or_default();
@@ -483,6 +501,8 @@ mod tests {
         let all = Promised { vms: one, sandboxes: one, templates: two, warm: Sum::default() };
         assert_eq!(held(&mut tx, here).await.unwrap(), all);
         assert_eq!(held(&mut tx, there).await.unwrap(), Promised { vms: one, ..Promised::default() });
+        let among = promised_among(&mut tx, &[here, HostId(Uuid::now_v7())]).await.unwrap();
+        assert_eq!(among, [(here, all)].into(), "of no other one");
         let mut gone = machines[1].clone();
         gone.end(Timestamp(1));
         update(&mut tx, &machines[1], &gone).await.unwrap();
@@ -516,16 +536,22 @@ mod tests {
         let warm = all_warm(&mut tx, here).await.unwrap();
         assert_eq!(warm.iter().map(|machine| machine.ready).collect::<Vec<_>>(), [false], "it is to be ended");
         assert!(all_warm(&mut tx, there).await.unwrap()[0].ready, "those of another host stay");
+        assert_eq!(tx.signals, [Signal::Warm(here)], "whoever keeps those of that host is told");
     }
 
     #[tokio::test]
     async fn rows_of_what_is_gone_are_not_read() {
         let (db, _dir) = database().await;
-        for (question, index) in [(LIVING, "machines_living"), (ALL_WARM, "machines_warm"), (GIVE_WAY, "machines_warm")]
-        {
+        let sums = sums_among(8);
+        for (question, step) in [
+            (LIVING, "machines_living"),
+            (ALL_WARM, "machines_warm"),
+            (GIVE_WAY, "machines_warm"),
+            (&sums, "SEARCH machines USING INDEX machines_reserved (host_id=?)"),
+        ] {
             let plan: Vec<Step> = sql(format!("EXPLAIN QUERY PLAN {question}")).fetch_all(&db).await.unwrap();
             let plan: Vec<_> = plan.into_iter().map(|Step(detail)| detail).collect();
-            assert!(plan.iter().any(|step| step.contains(index)), "{question}: {plan:?}");
+            assert!(plan.iter().any(|found| found.contains(step)), "{question}: {plan:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use berth_domain::ids::{HostId, MachineId};
 use berth_domain::machine::{Owner, OwnerKind};
 
 use super::record;
-use super::{DbError, FromRow, On, Row, Tx, sql};
+use super::{DbError, FromRow, On, Row, Tx, marks, sql};
 use crate::columns;
 
 /// The table.
@@ -48,6 +48,12 @@ impl FromRow for Held {
 /// All devices of all hosts that machines have.
 pub async fn all(on: impl On) -> Result<Vec<Held>, DbError> {
     sql(format!("{SELECT} ORDER BY g.host_id, g.address")).fetch_all(on).await
+}
+
+/// Devices of these hosts, at least one, that machines have.
+pub async fn among(on: impl On, hosts: &[HostId]) -> Result<Vec<Held>, DbError> {
+    let text = format!("{SELECT} WHERE g.host_id IN ({}) ORDER BY g.host_id, g.address", marks(hosts.len()));
+    sql(text).bind_all(hosts.iter().copied()).fetch_all(on).await
 }
 
 /// Devices that a machine has, functions in the order of the buses.
@@ -155,6 +161,8 @@ mod tests {
         assert_eq!(of_machine(&mut tx, one).await.unwrap(), [at(1), at(2)]);
         assert_eq!(held(&mut tx, here).await.unwrap(), BTreeSet::from([at(1), at(2)]));
         assert_eq!(all(&mut tx).await.unwrap().len(), 3);
+        let there: Vec<_> = among(&mut tx, &[there]).await.expect("devices").iter().map(|held| held.machine).collect();
+        assert_eq!(there, [two]);
         leave_others(&mut tx, here).await.unwrap();
         let reserved = async |tx: &mut Tx, id| machine::find(tx, id).await.unwrap().unwrap().reserved;
         assert_eq!((reserved(&mut tx, one).await, reserved(&mut tx, two).await), (true, false));

@@ -99,6 +99,7 @@ const STEPS: &[Step] = steps![
     68 "0068" "disks_under_way",
     69 "0069" "sandboxes_leave",
     70 "0070" "sums_of_hosts",
+    72 "0072" "durable",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -39,13 +39,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use berth_domain::ids::HostId;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::broadcast;
 
 pub use authority::Authority;
 pub use connect::{check_address, copy, disk_of, survey};
 pub use leader::{Member, Said, Surveyed, Waits};
-pub use query::{On, PageQuery, Query, Value, page_of, sql};
+pub use query::{On, PageQuery, Query, Value, marks, page_of, sql};
 pub use row::{FromRow, Row};
 
 /// PostgreSQL, too, has one writer at a time, so that a transaction may write a row that it read. The key is the word
@@ -145,6 +146,8 @@ pub enum Signal {
     Row(&'static str, uuid::Uuid),
     /// An event was written for this project.
     Event(uuid::Uuid),
+    /// A warm machine of this host got an owner, gave way, or is not what it was.
+    Warm(HostId),
 }
 
 #[derive(Clone)]

@@ -158,6 +158,12 @@ pub fn sql(text: impl Into<Cow<'static, str>>) -> Query {
     Query { text: text.into(), args: Vec::new() }
 }
 
+/// The marks of the first so many arguments of a statement, as they stand between the brackets of `IN (…)`: at least one, which
+/// PostgreSQL wants.
+pub fn marks(count: usize) -> String {
+    (1..=count).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ")
+}
+
 macro_rules! with_args {
     ($self:ident) => {{
         let mut query = sqlx::query(AssertSqlSafe($self.text));
@@ -197,6 +203,12 @@ impl Query {
     pub fn bind(mut self, value: impl Into<Value>) -> Self {
         self.args.push(value.into());
         self
+    }
+
+    /// The next arguments.
+    #[must_use]
+    pub fn bind_all(self, values: impl IntoIterator<Item = impl Into<Value>>) -> Self {
+        values.into_iter().fold(self, Self::bind)
     }
 
     /// An insertion that says what to do if a row is in its way: `(columns of a unique rule) DO …`, in which `excluded`

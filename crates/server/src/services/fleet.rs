@@ -116,6 +116,11 @@ impl Fleet {
         self.hosts.borrow().iter().map(|(id, engines)| (*id, engines.clone())).collect()
     }
 
+    /// Which they are.
+    pub fn ids(&self) -> Vec<HostId> {
+        self.hosts.borrow().keys().copied().collect()
+    }
+
     /// From now on a host can be asked, by these engines.
     pub fn join(&self, host: HostId, engines: Engines) {
         self.hosts.send_modify(|hosts| drop(hosts.insert(host, engines)));

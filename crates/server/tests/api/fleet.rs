@@ -321,6 +321,41 @@ async fn a_host_says_what_machines_hold_of_it_to_administrators_and_to_monitorin
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_at_once_fill_every_host_and_none_beyond_what_it_has() {
+    const EACH: usize = 3;
+    let (platform, beta) = two().await;
+    let admin = &platform.admin;
+    let mut hosts = vec![beta];
+    for number in 0..10 {
+        hosts.push(join(&platform, &format!("other-{number}")).await);
+    }
+    for joined in &hosts {
+        leave(&joined.engine, 512 * 3);
+    }
+    // All within a moment, in which what rows said of hosts before is what is chosen by.
+    let create = async |number: usize| admin.create_vm(vm(&format!("vm-{number}"))).await;
+    let ids = futures::future::join_all((0..EACH * hosts.len()).map(create)).await;
+    for id in &ids {
+        admin.reaches(id, "running").await;
+    }
+    for joined in &hosts {
+        assert_eq!(joined.engine.counts().0, EACH);
+    }
+    let none = admin.create_vm(vm("one-more")).await;
+    admin.reaches(&none, "failed").await;
+    let unplaced = told(admin, "vm.unplaced").await;
+    let told: Vec<_> = unplaced.data["hosts"].as_array().expect("hosts").iter().filter_map(Value::as_str).collect();
+    assert_eq!(told.len(), hosts.len() + 1, "{told:?}");
+    assert_eq!(told.iter().filter(|it| it.contains("0 of 1536 MiB left, 512 wanted")).count(), hosts.len(), "{told:?}");
+    // Whoever goes makes room, whatever was known of it before.
+    let gone = &ids[0];
+    assert_eq!(admin.delete(&format!("/vms/{gone}")).await.status, 202);
+    admin.gone(gone).await;
+    assert_eq!(admin.act(&format!("/vms/{none}/start")).await.status, 202);
+    admin.reaches(&none, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn among_many_hosts_a_vm_goes_to_the_one_that_has_room_whoever_is_asked_first() {
     let (platform, beta) = two().await;
     let admin = &platform.admin;

@@ -93,10 +93,16 @@ async fn own(platform: &Platform) -> String {
 
 /// The next event of a kind in the caller's project, of all that are kept.
 pub async fn told(caller: &Caller, kind: &str) -> Event {
+    told_again(caller, kind, 1).await
+}
+
+/// The same, once there are so many of them: the last of these.
+pub async fn told_again(caller: &Caller, kind: &str, mut times: usize) -> Event {
     let mut events = std::pin::pin!(client(caller).events(Some(0)).await.expect("a stream"));
     loop {
         let event = events.next().await.expect("more").expect("an event");
-        if event.kind == kind {
+        times -= usize::from(event.kind == kind);
+        if times == 0 {
             return event;
         }
     }

@@ -17,6 +17,7 @@ mod disk_import;
 mod disk_snapshot;
 mod drain;
 mod drain_refused;
+mod durable;
 mod edge;
 mod envelope;
 mod event;

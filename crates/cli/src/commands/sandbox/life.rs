@@ -1,11 +1,13 @@
 //! Changes in a sandbox's life: pause, resume, restore, fork, deletion.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use berth_client::{ForkSandbox, ProjectClient, Sandbox};
 use clap::Args;
 
 use super::find::find;
-use super::{show, snapshot};
+use super::{second_host, show, snapshot};
 use crate::context::Context;
 use crate::output;
 use crate::progress::{called, wait_sandbox};
@@ -25,6 +27,16 @@ pub struct VerbArgs {
     sandboxes: Vec<String>,
     #[command(flatten)]
     waiting: WaitArgs,
+}
+
+#[derive(Args)]
+pub struct PauseArgs {
+    #[command(flatten)]
+    verb: VerbArgs,
+    /// Keep all of it on a second host, too: it outlives its own while it is paused. Waits until it is there;
+    /// --durable=false ends that of one that is paused
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    durable: Option<bool>,
 }
 
 #[derive(Args)]
@@ -71,16 +83,45 @@ async fn until(
     wait_sandbox(project, id, phase, waiting.longest(LONGEST), context.is_quiet()).await
 }
 
-/// Sends `pause` or `resume`, and waits for the phase `goal`.
-pub async fn verb(context: &Context, project: &ProjectClient, args: VerbArgs, verb: &str, goal: &str) -> Result<()> {
-    let all = find_all(&args.sandboxes, async |text: &str| find(project, text).await).await?;
+pub async fn resume(context: &Context, project: &ProjectClient, args: VerbArgs) -> Result<()> {
+    let ask = async |sandbox: &str| project.resume_sandbox(sandbox).await;
+    let wait = async |id: &str| until(context, project, args.waiting, id, "Ready").await;
+    each(context, project, &args.sandboxes, ask, wait).await
+}
+
+pub async fn pause(context: &Context, project: &ProjectClient, args: PauseArgs) -> Result<()> {
+    let PauseArgs { verb, durable } = args;
+    let ask = async |sandbox: &str| project.pause_sandbox(sandbox, durable).await;
+    let wait = async |id: &str| {
+        let begun = Instant::now();
+        let sandbox = until(context, project, verb.waiting, id, "Paused").await?;
+        if durable != Some(true) || !verb.waiting.wanted(true) {
+            return Ok(sandbox);
+        }
+        let (name, left) =
+            (called(&sandbox).to_owned(), verb.waiting.longest(LONGEST).saturating_sub(begun.elapsed().as_secs()));
+        let look = async || Ok(project.sandbox(id).await?);
+        second_host::wait(context, (sandbox, &name), left, |sandbox| &sandbox.more, look).await
+    };
+    each(context, project, &verb.sandboxes, ask, wait).await
+}
+
+/// Asks something of each sandbox that is named, waits for each, and says what became of it.
+async fn each(
+    context: &Context,
+    project: &ProjectClient,
+    sandboxes: &[String],
+    ask: impl AsyncFn(&str) -> berth_client::Result<()>,
+    wait: impl AsyncFn(&str) -> Result<Sandbox>,
+) -> Result<()> {
+    let all = find_all(sandboxes, async |text: &str| find(project, text).await).await?;
     let (mut outcome, mut asked) = (Outcome::of(all.len(), context.look), Vec::new());
     for sandbox in all {
-        let answer = project.sandbox_verb(&sandbox.id, verb).await.map_err(Into::into);
+        let answer = ask(&sandbox.id).await.map_err(Into::into);
         asked.extend(outcome.of_one(called(&sandbox), answer.map(drop)).map(|()| sandbox));
     }
     for sandbox in asked {
-        let done = until(context, project, args.waiting, &sandbox.id, goal).await;
+        let done = wait(&sandbox.id).await;
         if let Some(sandbox) = outcome.of_one(called(&sandbox), done) {
             say(context, &sandbox)?;
         }

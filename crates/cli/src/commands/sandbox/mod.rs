@@ -10,6 +10,7 @@ mod life;
 mod port;
 mod process;
 mod run;
+mod second_host;
 mod show;
 mod sink;
 mod snapshot;
@@ -67,7 +68,7 @@ pub enum SandboxCommand {
     /// Copy a sandbox into new ones; it goes on itself
     Fork(life::ForkArgs),
     /// Pause sandboxes; they keep everything
-    Pause(life::VerbArgs),
+    Pause(life::PauseArgs),
     /// Resume paused sandboxes
     Resume(life::VerbArgs),
     /// Change timeouts, metadata or network
@@ -159,8 +160,8 @@ pub async fn run(context: &Context, command: SandboxCommand) -> Result<ExitCode>
         SandboxCommand::Snapshot(command) => snapshot::run(context, project, command).await?,
         SandboxCommand::Restore(args) => life::restore(context, project, args).await?,
         SandboxCommand::Fork(args) => life::fork(context, project, args).await?,
-        SandboxCommand::Pause(args) => life::verb(context, project, args, "pause", "Paused").await?,
-        SandboxCommand::Resume(args) => life::verb(context, project, args, "resume", "Ready").await?,
+        SandboxCommand::Pause(args) => life::pause(context, project, args).await?,
+        SandboxCommand::Resume(args) => life::resume(context, project, args).await?,
         SandboxCommand::Update(args) => update(context, project, args).await?,
         SandboxCommand::Port(args) => port::port(context, project, args).await?,
         SandboxCommand::Stats { sandbox, window, resolution } => {

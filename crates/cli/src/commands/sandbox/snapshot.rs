@@ -1,11 +1,13 @@
 //! Snapshots of sandboxes. Commands take a snapshot's name or id.
 
+use std::time::Instant;
+
 use anyhow::Result;
 use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
 use clap::{Args, Subcommand};
 
 use super::find::find as find_sandbox;
-use super::show;
+use super::{second_host, show};
 use crate::context::Context;
 use crate::id::is_id;
 use crate::made;
@@ -59,6 +61,9 @@ pub struct CreateArgs {
     /// Keep the memory, too: restoring it continues the running programs
     #[arg(long)]
     include_memory: bool,
+    /// Keep all of it on a second host, too: it outlives its own. Waits until it is there
+    #[arg(long)]
+    durable: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
@@ -95,12 +100,19 @@ fn one(context: &Context, snapshot: &Snapshot) -> Result<()> {
 
 async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) -> Result<()> {
     let sandbox = find_sandbox(project, &args.sandbox).await?;
-    let request = NewSnapshot { name: args.name, include_memory: args.include_memory };
+    let request = NewSnapshot { name: args.name, include_memory: args.include_memory, durable: args.durable };
     let made = project.create_snapshot(&sandbox.id, &request).await;
     let mut snapshot = made.map_err(|error| retold(error, &[("name", "--name")]))?;
     if args.waiting.wanted(true) {
         let look = async |id: &str| project.snapshot(id).await;
-        snapshot = made::wait(snapshot, Some(args.waiting.longest(LONGEST)), context.is_quiet(), look).await?;
+        let (begun, longest) = (Instant::now(), args.waiting.longest(LONGEST));
+        snapshot = made::wait(snapshot, Some(longest), context.is_quiet(), look).await?;
+        if args.durable {
+            let (id, left) = (snapshot.id.clone(), longest.saturating_sub(begun.elapsed().as_secs()));
+            let name = snapshot.name.clone().unwrap_or_else(|| id.clone());
+            let look = async || Ok(project.snapshot(&id).await?);
+            snapshot = second_host::wait(context, (snapshot, &name), left, |snapshot| &snapshot.more, look).await?;
+        }
     }
     one(context, &snapshot)
 }

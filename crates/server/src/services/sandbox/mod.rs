@@ -70,8 +70,22 @@ impl Sandboxes {
         let config = config.sandbox.clone();
         let silent = Mutex::default();
         let travels = travels::Travels::default();
-        let inner =
-            Inner { db, clock, fleet, config, catalog, overcommit, builds, warm, lost, began_at, silent, travels };
+        let carried = under_way::Carried::default();
+        let inner = Inner {
+            db,
+            clock,
+            fleet,
+            config,
+            catalog,
+            overcommit,
+            builds,
+            carried,
+            warm,
+            lost,
+            began_at,
+            silent,
+            travels,
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -107,6 +121,7 @@ impl Sandboxes {
         tasks.spawn(reconcile::host::watch(self.clone(), poke, stop.clone()));
         tasks.spawn(reconcile::guest_travel::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::durable::watch(self.clone(), stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
         tasks.spawn(metrics::write(self.clone(), to_write));

@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use berth_domain::Timestamp;
 use berth_domain::host::placement::Overcommit;
-use berth_domain::ids::HostId;
+use berth_domain::ids::{HostId, MemoryId};
 use berth_host::EngineError;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::sandbox::SandboxEngine;
 
 use super::travels::Travels;
-use super::under_way::Builds;
+use super::under_way::{Builds, Carried, Carrying};
 use super::warm::WarmPool;
 use crate::config::Catalog;
 use crate::db::Db;
@@ -33,6 +33,7 @@ pub(super) struct Inner {
     pub catalog: Catalog,
     pub overcommit: Overcommit,
     pub builds: Builds,
+    pub carried: Carried,
     /// What is wanted of warm machines, on each host that can be asked.
     pub warm: Mutex<HashMap<HostId, Arc<WarmPool>>>,
     pub lost: Lost,
@@ -56,6 +57,11 @@ impl Sandboxes {
     pub(in crate::services::sandbox) fn counts_since(&self, host: HostId) -> Timestamp {
         let silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
         silent.get(&host).map_or(self.inner.began_at, |at| self.inner.began_at.max(*at))
+    }
+
+    /// When the service began.
+    pub(in crate::services::sandbox) fn began_at(&self) -> Timestamp {
+        self.inner.began_at
     }
 
     /// Notes that a host other than the service's own does not answer.
@@ -97,6 +103,11 @@ impl Sandboxes {
         &self.inner.travels
     }
 
+    /// Says that a memory is on its way to another host, for as long as what this returns lives; none where it is already.
+    pub(in crate::services::sandbox) fn begin_carrying(&self, id: MemoryId) -> Option<Carrying> {
+        self.inner.carried.begin(id)
+    }
+
     pub(crate) fn builds(&self) -> &Builds {
         &self.inner.builds
     }
@@ -104,6 +115,11 @@ impl Sandboxes {
     /// What is asked of warm machines of a host; none where it cannot be asked.
     pub(in crate::services::sandbox) fn warm(&self, host: HostId) -> Option<Arc<WarmPool>> {
         self.inner.warm.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    }
+
+    /// The same of all hosts that can be asked.
+    pub(in crate::services::sandbox) fn all_warm(&self) -> Vec<Arc<WarmPool>> {
+        self.inner.warm.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
     /// From now on warm machines of a host can be asked for.

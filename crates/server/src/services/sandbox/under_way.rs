@@ -1,11 +1,11 @@
-//! Builds that are under way in this service.
+//! Builds that are under way in this service, and memories.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use berth_domain::fair;
-use berth_domain::ids::{OrgId, Owner, ProjectId, TemplateId};
+use berth_domain::ids::{MemoryId, OrgId, Owner, ProjectId, TemplateId};
 use berth_host::sandbox::build::Log;
 
 /// How long who waits for a place keeps its turn without asking again.
@@ -88,6 +88,30 @@ impl Builds {
     }
 }
 
+/// Memories that are on their way to another host: each goes one way at a time, or two that go different ways leave it nowhere.
+#[derive(Debug, Default)]
+pub struct Carried(Arc<Mutex<HashSet<MemoryId>>>);
+
+/// A memory that is on its way, until this is dropped.
+#[derive(Debug)]
+pub struct Carrying {
+    id: MemoryId,
+    all: Arc<Mutex<HashSet<MemoryId>>>,
+}
+
+impl Carried {
+    /// Has a memory be on its way; none where it is already.
+    pub fn begin(&self, id: MemoryId) -> Option<Carrying> {
+        lock(&self.0).insert(id).then(|| Carrying { id, all: self.0.clone() })
+    }
+}
+
+impl Drop for Carrying {
+    fn drop(&mut self) {
+        lock(&self.all).remove(&self.id);
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -100,6 +124,15 @@ mod tests {
 
     fn template(number: u128) -> TemplateId {
         TemplateId(Uuid::from_u128(number))
+    }
+
+    #[test]
+    fn a_memory_is_on_one_way_at_a_time() {
+        let (carried, id) = (Carried::default(), MemoryId(Uuid::from_u128(1)));
+        let first = carried.begin(id).expect("the first");
+        assert!(carried.begin(id).is_none() && carried.begin(MemoryId(Uuid::from_u128(2))).is_some());
+        drop(first);
+        assert!(carried.begin(id).is_some());
     }
 
     #[test]

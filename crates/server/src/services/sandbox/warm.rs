@@ -34,6 +34,8 @@ pub(super) struct WarmPool {
     state: Mutex<State>,
     /// Told when one is wanted.
     wanted: Notify,
+    /// Told when those that there are, or their templates, changed.
+    changed: Notify,
 }
 
 /// What changes.
@@ -77,7 +79,7 @@ impl State {
 impl WarmPool {
     /// Nothing is wanted yet, and never more than these.
     pub(super) fn new(most: usize) -> Self {
-        Self { most, state: Mutex::default(), wanted: Notify::default() }
+        Self { most, state: Mutex::default(), wanted: Notify::default(), changed: Notify::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,6 +115,23 @@ impl WarmPool {
     /// Returns when one may be wanted.
     pub(super) async fn wanted(&self) {
         self.wanted.notified().await;
+    }
+
+    /// Notes that those that there are changed.
+    pub(super) fn note_change(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Notes that a template changed, whose memory may be wanted here.
+    pub(super) fn note_template(&self) {
+        if !self.state().kinds.is_empty() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Returns when those that there are, or their templates, changed.
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// With which memory the next one is to begin, if one is wanted and there is room beside the `machines` that there
@@ -203,6 +222,7 @@ fn ready(machines: &[Machine]) -> HashMap<MemoryId, usize> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use uuid::Uuid;
 
     use super::*;
@@ -236,6 +256,20 @@ mod tests {
     fn trim(pool: &WarmPool, machines: &mut Vec<Machine>) {
         let surplus = pool.surplus(machines);
         machines.retain(|machine| !surplus.contains(machine));
+    }
+
+    #[test]
+    fn who_keeps_none_is_told_of_changes_and_of_no_template() {
+        let (pool, [memory]) = (WarmPool::new(1), memories());
+        let is_told = || pool.changed().now_or_never().is_some();
+        pool.note_template();
+        assert!(!is_told(), "no template's memory is wanted");
+        pool.note_change();
+        assert!(is_told() && !is_told());
+        pool.asked(memory);
+        assert!(!is_told());
+        pool.note_template();
+        assert!(is_told());
     }
 
     #[test]

@@ -44,6 +44,7 @@ use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::fleet::Fleet;
+use super::placement::Estimates;
 use super::{Holder, Stops, Takes};
 use crate::config::Config;
 use crate::db::resource_usage::Use;
@@ -84,6 +85,7 @@ impl Vms {
             travels: travels::Travels::default(),
             views: views::Views::default(),
             ways: ways::Ways::default(),
+            estimates: Estimates::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),
             converting: Arc::new(Slots::new(CONVERSIONS)),

@@ -23,6 +23,7 @@ use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog};
 use crate::db::Db;
 use crate::services::fleet::Fleet;
+use crate::services::placement::Estimates;
 
 /// The VM service.
 #[derive(Clone)]
@@ -46,6 +47,7 @@ pub(super) struct Inner {
     pub travels: Travels,
     pub views: views::Views,
     pub ways: Ways,
+    pub estimates: Estimates,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
     pub converting: Arc<Slots>,
@@ -94,6 +96,11 @@ impl Vms {
     /// Ways between hosts.
     pub(in crate::services::vm) fn ways(&self) -> &Ways {
         &self.inner.ways
+    }
+
+    /// What rows said of hosts a moment ago.
+    pub(in crate::services::vm) fn estimates(&self) -> &Estimates {
+        &self.inner.estimates
     }
 
     /// For how many days what no row owns is kept.

@@ -10,7 +10,7 @@ use berth_domain::ids::HostId;
 
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
-use crate::db::{Db, DbError, FromRow, On, Row, Tx, json, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Row, Tx, json, marks, page_of, sql};
 use crate::{columns, no_platforms, no_platforms_layer};
 
 /// The table.
@@ -169,6 +169,13 @@ pub async fn bring_back(tx: &mut Tx, id: HostId) -> Result<(), DbError> {
 /// Every host that was not removed, the oldest first.
 pub async fn all(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE removed_at IS NULL ORDER BY id").fetch_all(on).await
+}
+
+/// Those of these hosts that were not removed; at least one is asked for.
+pub async fn among(on: impl On, ids: &[HostId]) -> Result<Vec<HostRow>, DbError> {
+    let marks = marks(ids.len());
+    let among = format!("SELECT * FROM hosts WHERE id IN ({marks}) AND removed_at IS NULL ORDER BY id");
+    sql(among).bind_all(ids.iter().copied()).fetch_all(on).await
 }
 
 /// Every host that is asked over the network: those that joined, and those of replicas.

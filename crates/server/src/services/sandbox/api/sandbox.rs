@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use berth_domain::identity::Action;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
-use berth_domain::sandbox::request::{self, CreateSandbox, Fork, UpdateSandbox};
+use berth_domain::sandbox::request::{self, CreateSandbox, Fork, Pause, UpdateSandbox};
 
 use crate::http::auth::{Editor, Reader, Scope, Watch};
 use crate::http::base_url::BaseUrl;
@@ -130,7 +130,8 @@ pub(super) async fn delete_sandbox(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Pauses a sandbox: its disk is kept, and its memory unless it has a GPU or `include_memory` is false.
+/// Pauses a sandbox: its disk is kept, and its memory unless it has a GPU or `include_memory` is false. One that is `durable`
+/// outlives its host while it is paused.
 #[utoipa::path(post, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}/pause", operation_id = "pauseSandbox",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path)),
     request_body = Option<PauseBody>,
@@ -144,7 +145,8 @@ pub(super) async fn pause_sandbox(
     body: OptionalJson,
 ) -> Reply<Accepted<SandboxView>> {
     let id = path.id("sandbox_id")?;
-    let row = ops::sandbox::pause(&sandboxes, &scope, id, request::pause(&body.or_empty())?).await?;
+    let request = Pause::try_from(&body.or_empty())?;
+    let row = ops::sandbox::pause(&sandboxes, &scope, id, request).await?;
     Ok(Accepted(view(&sandboxes, &scope, &row, &base)))
 }
 

@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod build_log;
+mod durable;
 pub mod fork;
 mod gpu;
 pub mod sandbox;

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use berth_domain::ids::{NetworkId, OrgId, SandboxId, SnapshotId};
 use berth_domain::machine::Owner;
 use berth_domain::names::HostName;
-use berth_domain::sandbox::request::{CreateSandbox, Env, Origin, UpdateSandbox};
+use berth_domain::sandbox::request::{CreateSandbox, Env, Origin, Pause, UpdateSandbox};
 use berth_domain::sandbox::state::{Verb, on_verb};
 use berth_domain::sandbox::{OnTimeout, Phase, TemplateStatus, Wish};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{gpu, made_up, sandbox_not_found, snapshot, template_not_found};
+use super::{durable, gpu, made_up, sandbox_not_found, snapshot, template_not_found};
 use crate::db::audit::{Actor, Audit};
 use crate::db::machine::{self, Machine};
 use crate::db::network::{self, MembershipRow};
@@ -230,6 +230,8 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         expires_at: None,
         life_left: None,
         moves: None,
+        durable: false,
+        copy: None,
         work_at: Some(now),
         created_at: now,
         updated_at: now,
@@ -329,16 +331,18 @@ pub(super) async fn write(
 
 /// Records the wish to pause, with the memory if that can be kept where nobody says whether; says nothing new where that is
 /// under way or done.
-pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: Option<bool>) -> Result<SandboxRow> {
-    let change = Change::begin(sandboxes, scope, id).await?;
+pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, request: Pause) -> Result<SandboxRow> {
+    let mut change = Change::begin(sandboxes, scope, id).await?;
     let mut row = change.before.clone();
-    let Some(phase) = on_verb(Verb::Pause, row.phase)? else {
-        let Some(to) = row.moves.as_mut().filter(|to| to.resumes) else { return Ok(row) };
-        // It was paused to go to another host, and is to stay paused there.
-        to.resumes = false;
-        let data = json!({"memory": row.keep_memory});
-        return change.commit(row, "sandbox.pause", data).await;
+    let phase = on_verb(Verb::Pause, row.phase)?;
+    if request.durable == Some(true) && !row.durable {
+        durable::admit(&mut change.tx, sandboxes, scope, row.layer).await?;
+    }
+    let Some(phase) = phase else {
+        return stay_paused(change, request.durable).await;
     };
+    row.durable = request.durable.unwrap_or(false);
+    let memory = request.include_memory;
     let instead = format!(
         "Pause it without include_memory, as this does: berth sandbox pause {}. It begins from its disk then.",
         row.name
@@ -348,7 +352,22 @@ pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, memory: 
     enter(&mut row, phase, Some("waiting for a worker to pause".into()), change.now);
     row.wish = Wish::Paused;
     row.keep_memory = memory;
-    change.commit(row, "sandbox.pause", json!({"memory": memory})).await
+    let data = json!({"memory": memory, "durable": row.durable});
+    change.commit(row, "sandbox.pause", data).await
+}
+
+/// What a pause says of one that is paused already, or about to be: that it stays so, and whether it is to outlive its host.
+async fn stay_paused(change: Change<'_>, durable: Option<bool>) -> Result<SandboxRow> {
+    let mut row = change.before.clone();
+    // It was paused to go to another host, and is to stay paused there.
+    let stays = row.moves.as_mut().filter(|to| to.resumes).map(|to| to.resumes = false).is_some();
+    row.durable = durable.unwrap_or(row.durable);
+    if !stays && row.durable == change.before.durable {
+        return Ok(row);
+    }
+    row.copy = row.copy.filter(|_| row.durable);
+    let data = json!({"memory": row.keep_memory, "durable": row.durable});
+    change.commit(row, "sandbox.pause", data).await
 }
 
 /// Records the wish to resume; says nothing new where that is under way or done.

@@ -8,7 +8,7 @@ use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{admit_stored, gpu, made_up, sandbox_not_found, snapshot_not_found};
+use super::{admit_stored, durable, gpu, made_up, sandbox_not_found, snapshot_not_found};
 use crate::db::audit::Audit;
 use crate::db::{DbError, Tx, event};
 use crate::http::auth::Scope;
@@ -36,14 +36,20 @@ pub async fn create(
     let sandbox = store::sandbox::find(&mut tx, scope.into(), id).await?.ok_or_else(sandbox_not_found)?;
     on_verb(Verb::Snapshot, sandbox.phase)?;
     gpu::refuse_memory(&sandbox, request.include_memory, "Take the snapshot without include_memory: it has the disk.")?;
-    admit_stored(&mut tx, sandboxes, scope).await?;
+    if request.durable {
+        durable::admit(&mut tx, sandboxes, scope, sandbox.layer).await?;
+    } else {
+        admit_stored(&mut tx, sandboxes, scope).await?;
+    }
     quota::afford(&mut tx, scope, now).await?;
     let mut row = of(&sandbox, request.include_memory, now);
     row.name = request.name.unwrap_or(row.name);
+    row.durable = request.durable;
     store::snapshot::insert(&mut tx, &row).await?;
     store::sandbox::wake(&mut tx, id, now).await?;
     let subject = row.id.to_string();
-    let data = json!({"name": row.name, "sandbox_id": id, "include_memory": row.include_memory});
+    let data = json!({"name": row.name, "sandbox_id": id, "include_memory": row.include_memory,
+        "durable": row.durable});
     Audit { data, ..scope.audit("snapshot.create", &subject) }.write(&mut tx, now).await?;
     tell(&mut tx, &row, now).await?;
     let view = SnapshotView::from(&row);
@@ -78,6 +84,8 @@ pub(super) fn of(sandbox: &SandboxRow, include_memory: bool, now: Timestamp) -> 
         workdir: sandbox.workdir.clone(),
         networks: sandbox.networks.iter().map(|joined| joined.id).collect(),
         bytes: 0,
+        durable: false,
+        copy: None,
         created_at: now,
         updated_at: now,
         deleted_at: None,

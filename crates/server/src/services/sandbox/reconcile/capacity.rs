@@ -16,13 +16,14 @@ use berth_host::sandbox::{Capacity, SandboxEngine};
 use futures::future::{join, join_all};
 
 use crate::db::{DbError, Tx};
-use crate::services::placement::{self, Now, Refusal, Standings};
+use crate::services::placement::{Now, Refusal, Standings};
 use crate::services::sandbox::Sandboxes;
 
 /// How long a host may take to say what it has. The service's own is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a host has at this moment for machines of sandboxes.
+#[derive(Clone)]
 pub(super) struct Offer {
     /// What it has in all.
     pub capacity: Capacity,
@@ -76,8 +77,8 @@ pub(super) async fn offer(sandboxes: &Sandboxes, host: HostId, with_gpus: bool) 
 /// The service's own host does not answer.
 pub(super) async fn offers(sandboxes: &Sandboxes, with_gpus: bool) -> Result<Offers, EngineError> {
     let mut offers = offer(sandboxes, sandboxes.host(), with_gpus).await?;
-    let all: Vec<_> = sandboxes.fleet().all().into_iter().map(|(host, _)| host).collect();
-    offers.extend(said_by(sandboxes, all.into_iter().filter(|host| *host != sandboxes.host()), with_gpus).await);
+    let others = sandboxes.fleet().ids().into_iter().filter(|host| *host != sandboxes.host());
+    offers.extend(said_by(sandboxes, others, with_gpus).await);
     Ok(offers)
 }
 
@@ -144,16 +145,13 @@ pub(super) async fn place(
         tied: asked.tied,
         on: asked.on,
     };
-    let promised = if offers.keys().any(|host| *host != own) {
-        placement::overcommits(&mut *tx, overcommit).await?
-    } else {
-        HashMap::new()
-    };
+    let with_gpus = wish.gpus.is_some();
+    let standings = Standings::of(&mut *tx, own, offers.keys().copied(), with_gpus).await?;
     let now = offers.iter().map(|(host, Offer { capacity, gpus })| {
         let lacking_mb = asked.ground.map_or(0, |ground| lacking_bytes(ground, *host, own) >> 20);
         let now = Now {
             vcpu: None,
-            memory_mb: offered_mb(capacity.memory_mb, promised.get(host).unwrap_or(&overcommit).sandbox),
+            memory_mb: offered_mb(capacity.memory_mb, standings.overcommit(*host, overcommit).sandbox),
             most_sandboxes: asked.is_sandbox.then(|| sandboxes.config().max_sandboxes),
             disk: Disk { is_full: !capacity.has_room(lacking_mb), sizes: None },
             gpus,
@@ -162,8 +160,12 @@ pub(super) async fn place(
         };
         (*host, now)
     });
-    let standings = Standings::read(tx, own, wish.gpus.is_some()).await?;
-    Ok(standings.place(&wish, &now.collect(), overcommit))
+    let now = now.collect();
+    if let Ok(placed) = standings.place(&wish, &now, overcommit) {
+        return Ok(Ok(placed));
+    }
+    // None that was asked takes them: the refusal tells of all.
+    Ok(Standings::all(tx, own, with_gpus).await?.place(&wish, &now, overcommit))
 }
 
 /// What a host has of what machines begin with.

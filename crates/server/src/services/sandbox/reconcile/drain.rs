@@ -195,7 +195,10 @@ async fn move_home(sandboxes: &Sandboxes, chain: &[Lying], (from, to): (HostId, 
     }
     store::layer_copy::rehome(&mut tx, &chain, from, to, now).await?;
     for memory in &gone {
-        store::memory::go_over(&mut tx, *memory, to).await?;
+        if !store::memory::go_over(&mut tx, *memory, to).await? {
+            // It went elsewhere meanwhile, or is nobody's any more.
+            return Ok(true);
+        }
     }
     for memory in renewed {
         if let Some(template) = store::template::of_memory(&mut tx, memory).await? {
@@ -205,7 +208,7 @@ async fn move_home(sandboxes: &Sandboxes, chain: &[Lying], (from, to): (HostId, 
     tx.commit().await?;
     tracing::info!(%layer, %from, %to, "a layer is at home on another host");
     for memory in gone {
-        memory_travel::forget(sandboxes, memory, from).await;
+        memory_travel::forget_former(sandboxes, memory, from).await;
     }
     Ok(true)
 }

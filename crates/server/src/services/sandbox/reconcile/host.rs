@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use super::StepError;
-use crate::db::{Db, DbError, Signal, machine};
+use crate::db::{Db, DbError, Signal};
 use crate::services::fleet::Engines;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
@@ -70,7 +70,7 @@ impl MachineOwners for SandboxesOnHost {
     /// Whoever keeps warm machines is told of theirs; whoever made another one waits for it.
     fn happened_to_another(&self, owner: Owner) {
         if matches!(owner, Owner::Warm(_)) {
-            self.db().signal(Signal::Work(machine::TABLE));
+            self.db().signal(Signal::Warm(self.host));
         }
     }
 

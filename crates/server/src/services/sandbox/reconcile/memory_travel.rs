@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use berth_domain::host::State;
 use berth_domain::ids::{HostId, MemoryId};
 use berth_host::EngineError;
 use berth_host::sandbox::travel::carry_memory;
 
 use super::{StepError, fault};
+use crate::services::placement::state_of;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 
@@ -32,19 +34,22 @@ pub(super) async fn bring(
     to: HostId,
     patience: Duration,
 ) -> Result<Travelled, StepError> {
+    let Some(_carrying) = sandboxes.begin_carrying(id) else {
+        return Err(EngineError::Transient("it is on its way to a host already".into()).into());
+    };
     let Some(memory) = store::memory::find(sandboxes.db(), id).await? else { return Ok(Travelled::There) };
     let from = memory.host.unwrap_or_else(|| sandboxes.host());
-    if from == to {
+    if from == to || memory.copied && memory.other_host == Some(to) {
         return Ok(Travelled::There);
     }
     if let Some(other) = memory.other_host.filter(|other| *other != to) {
         // It was on its way elsewhere, or came from there.
-        if !forget(sandboxes, id, other).await {
-            return Err(EngineError::Transient("something of it is on a third host that does not answer".into()).into());
-        }
+        leave_third(sandboxes, id, other).await?;
     }
     let mut tx = sandboxes.db().begin().await?;
-    store::memory::set_other_host(&mut tx, id, to).await?;
+    if !store::memory::set_other_host(&mut tx, id, to).await? {
+        return Err(EngineError::Transient("it was wanted elsewhere meanwhile".into()).into());
+    }
     tx.commit().await?;
     fault("memory", "bring", "intent").await?;
     let (source, target) = (sandboxes.engine_of(Some(from))?, sandboxes.engine_of(Some(to))?);
@@ -55,11 +60,7 @@ pub(super) async fn bring(
             let seconds = began.elapsed().as_secs_f64();
             tracing::info!(memory = %id, %from, %to, bytes, seconds, "a memory has come to another host");
             fault("memory", "bring", "done").await?;
-            if store::memory::find(sandboxes.db(), id).await?.is_none() {
-                // It went meanwhile, and what was removed with it came afterwards.
-                target.remove_memory(id).await?;
-            }
-            Ok(Travelled::There)
+            arrived(sandboxes, id, (from, to)).await
         }
         Err(EngineError::NoCapacity(reason)) => Ok(Travelled::NoRoom(reason)),
         Err(EngineError::Permanent(reason)) => Ok(Travelled::Refused(reason)),
@@ -67,15 +68,65 @@ pub(super) async fn bring(
     }
 }
 
+/// Writes down that a host has all of a memory.
+async fn arrived(sandboxes: &Sandboxes, id: MemoryId, (from, to): (HostId, HostId)) -> Result<Travelled, StepError> {
+    let mut tx = sandboxes.db().begin().await?;
+    let is_copied = store::memory::copied(&mut tx, id, (from, to)).await?;
+    tx.commit().await?;
+    if is_copied {
+        return Ok(Travelled::There);
+    }
+    if !store::memory::is_kept(sandboxes.db(), id).await? {
+        // It goes, and what was removed with it came afterwards.
+        sandboxes.engine_of(Some(to))?.remove_memory(id).await?;
+        return Ok(Travelled::There);
+    }
+    Err(EngineError::Transient("it was wanted elsewhere meanwhile".into()).into())
+}
+
+/// Has nothing of a memory be on a third host any more. One that is lost says what it has when it is back: nobody owns it then.
+async fn leave_third(sandboxes: &Sandboxes, id: MemoryId, third: HostId) -> Result<(), StepError> {
+    if forget(sandboxes, id, third).await {
+        return Ok(());
+    }
+    let db = sandboxes.db();
+    let is_away = state_of(db, third).await?.is_none_or(|state| state == State::Lost);
+    if is_away && !is_needed_on(sandboxes, id, third).await? {
+        return Ok(());
+    }
+    Err(EngineError::Transient(
+        "a third host has it, too: it does not answer, or something begins with it there".into(),
+    )
+    .into())
+}
+
+/// Removes what a memory that went over left on its former host, unless it is on its way again.
+pub(super) async fn forget_former(sandboxes: &Sandboxes, id: MemoryId, host: HostId) {
+    if let Some(_carrying) = sandboxes.begin_carrying(id) {
+        forget(sandboxes, id, host).await;
+    }
+}
+
+/// Whether something may begin with a memory on a host that it does not count on.
+async fn is_needed_on(sandboxes: &Sandboxes, id: MemoryId, host: HostId) -> Result<bool, StepError> {
+    let db = sandboxes.db();
+    Ok(store::memory::is_named_on(db, id, host).await? || store::memory::is_at_home_on(db, id, host).await?)
+}
+
 /// Removes what is of a memory on a host that it does not count on, unless a sandbox may still begin with it there. Where that
 /// fails, it goes with the memory. Whether nothing is there.
-pub(super) async fn forget(sandboxes: &Sandboxes, id: MemoryId, host: HostId) -> bool {
+async fn forget(sandboxes: &Sandboxes, id: MemoryId, host: HostId) -> bool {
     let forgotten = async {
-        let db = sandboxes.db();
-        if store::memory::is_named_on(db, id, host).await? || store::memory::is_at_home_on(db, id, host).await? {
+        if is_needed_on(sandboxes, id, host).await? {
             return Ok(false);
         }
-        sandboxes.engine_of(Some(host))?.remove_memory(id).await?;
+        let engine = sandboxes.engine_of(Some(host))?;
+        let mut tx = sandboxes.db().begin().await?;
+        if !store::memory::set_other_host(&mut tx, id, host).await? {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        engine.remove_memory(id).await?;
         let mut tx = sandboxes.db().begin().await?;
         store::memory::left(&mut tx, id, host).await?;
         tx.commit().await?;

@@ -3,6 +3,7 @@
 
 mod capacity;
 pub(super) mod drain;
+pub(super) mod durable;
 pub(super) mod guest_travel;
 pub(super) mod host;
 pub(super) mod layer_copy;

@@ -79,32 +79,52 @@ pub async fn prepare(sandboxes: &Sandboxes) -> Result<()> {
 /// Keeps those of every host, until told to stop, and ends them then, unless they are another service's by then.
 pub async fn watch(sandboxes: Sandboxes, stop: CancellationToken, taken_over: CancellationToken) {
     let (fleet, stopped) = (sandboxes.fleet().clone(), stop.clone());
-    fleet
-        .each(stop, |host, engines, ending| {
-            let (sandboxes, stopped, taken_over) = (sandboxes.clone(), stopped.clone(), taken_over.clone());
-            let engine = engines.sandbox;
-            async move {
-                // Which the service's own host found is known since before the first request.
-                let here = sandboxes.warm(host).filter(|_| host == sandboxes.host());
-                let pool = here.unwrap_or_else(|| Arc::new(WarmPool::new(engine.most_warm())));
-                sandboxes.set_warm(host, pool.clone());
-                let keeper = Keeper { sandboxes, host, engine, pool: pool.clone() };
-                keep(&keeper, &ending).await;
-                if !stopped.is_cancelled() {
-                    // The host is asked no more: whoever asks it next ends what is there.
-                    keeper.sandboxes.forget_warm(host, &pool);
-                } else if !taken_over.is_cancelled() {
-                    end_kept(&keeper).await;
-                }
+    // Heard from before the first keeper looks.
+    let relayed = relay(sandboxes.db().watch(), sandboxes.clone(), stop.clone());
+    let kept = fleet.each(stop, |host, engines, ending| {
+        let (sandboxes, stopped, taken_over) = (sandboxes.clone(), stopped.clone(), taken_over.clone());
+        let engine = engines.sandbox;
+        async move {
+            // Which the service's own host found is known since before the first request.
+            let here = sandboxes.warm(host).filter(|_| host == sandboxes.host());
+            let pool = here.unwrap_or_else(|| Arc::new(WarmPool::new(engine.most_warm())));
+            sandboxes.set_warm(host, pool.clone());
+            let keeper = Keeper { sandboxes, host, engine, pool: pool.clone() };
+            keep(&keeper, &ending).await;
+            if !stopped.is_cancelled() {
+                // The host is asked no more: whoever asks it next ends what is there.
+                keeper.sandboxes.forget_warm(host, &pool);
+            } else if !taken_over.is_cancelled() {
+                end_kept(&keeper).await;
             }
-        })
-        .await;
+        }
+    });
+    tokio::join!(relayed, kept);
+}
+
+/// Tells keepers what commits changed, until told to stop: the one of the host that it is about, where each of them would wake
+/// for every step of every machine of the service.
+async fn relay(mut signals: Receiver<Signal>, sandboxes: Sandboxes, stop: CancellationToken) {
+    loop {
+        let heard = tokio::select! {
+            () = stop.cancelled() => return,
+            heard = signals.recv() => heard,
+        };
+        match heard {
+            Ok(Signal::Warm(host)) => sandboxes.warm(host).iter().for_each(|pool| pool.note_change()),
+            Ok(Signal::Work(store::template::TABLE)) => {
+                sandboxes.all_warm().iter().for_each(|pool| pool.note_template());
+            }
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => sandboxes.all_warm().iter().for_each(|pool| pool.note_change()),
+            Err(RecvError::Closed) => return,
+        }
+    }
 }
 
 /// Keeps those of a host until told to stop.
 async fn keep(keeper: &Keeper, stop: &CancellationToken) {
-    let sandboxes = &keeper.sandboxes;
-    let (mut signals, mut tick) = (sandboxes.db().watch(), tokio::time::interval(LOOK));
+    let mut tick = tokio::time::interval(LOOK);
     // Each is made in a task of its own: a maker that holds the database's writer goes on while the keeper waits for it.
     let mut making = JoinSet::new();
     loop {
@@ -122,7 +142,7 @@ async fn keep(keeper: &Keeper, stop: &CancellationToken) {
             Some(made) = making.join_next() => finish(&keeper.pool, made),
             () = sleep_until(keeper.pool.next_try(looked).into()) => {}
             _ = tick.tick() => end_unwanted(keeper).await,
-            () = changed(&mut signals) => end_unwanted(keeper).await,
+            () = keeper.pool.changed() => end_unwanted(keeper).await,
         }
     }
     making.shutdown().await;
@@ -134,18 +154,6 @@ async fn end_kept(keeper: &Keeper) {
         // A maker that was called off may have recorded its machine as ready since the look.
         Ok(all) => end_all(keeper, all.into_iter().map(|it| Machine { ready: true, ..it }).collect()).await,
         Err(error) => tracing::warn!(%error, "warm machines cannot be ended; the next service finds them"),
-    }
-}
-
-/// Returns once a template changed, or machines gave way or were adopted. Other signals come with every step of every
-/// sandbox.
-async fn changed(signals: &mut Receiver<Signal>) {
-    loop {
-        match signals.recv().await {
-            Ok(Signal::Work(machine::TABLE | store::template::TABLE)) | Err(RecvError::Lagged(_)) => return,
-            Ok(_) => {}
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
     }
 }
 

@@ -90,8 +90,9 @@ pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
     home::bring(tx, TABLE, "state <> 'making'", host).await
 }
 
-/// Records that a layer was made.
+/// Records that a layer was made. Of a disk whose top it is no other host has all.
 pub async fn made(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
+    super::durable::doubt_layer(tx, id).await?;
     sql("UPDATE sandbox_layers SET state = 'present' WHERE id = $1 AND state = 'making'")
         .bind(id)
         .execute(tx)

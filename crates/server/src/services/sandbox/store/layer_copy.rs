@@ -111,6 +111,7 @@ pub async fn rehome(tx: &mut Tx, chain: &[Lying], from: HostId, to: HostId, now:
         if moved.bind(layer.layer).bind(to).bind(from).execute(&mut *tx).await? == 0 {
             continue;
         }
+        super::durable::doubt_layer(tx, layer.layer).await?;
         let turned =
             sql("UPDATE sandbox_layer_copies SET host_id = $2, since = $4 WHERE layer_id = $1 AND host_id = $3");
         turned.bind(layer.layer).bind(from).bind(to).bind(now).execute(&mut *tx).await?;
@@ -118,9 +119,13 @@ pub async fn rehome(tx: &mut Tx, chain: &[Lying], from: HostId, to: HostId, now:
     Ok(())
 }
 
-/// How many copies come.
+/// How many copies come to hosts that answer.
 pub async fn coming(on: impl On) -> Result<i64, DbError> {
-    sql("SELECT COUNT(*) FROM sandbox_layer_copies WHERE state = 'coming'").fetch_one(on).await
+    sql("SELECT COUNT(*) FROM sandbox_layer_copies k JOIN sandbox_layers l ON l.id = k.layer_id \
+         JOIN hosts h ON h.id = k.host_id WHERE k.state = 'coming' AND l.state = 'present' AND h.state = 'ready' \
+         AND h.removed_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts o WHERE o.id = l.host_id AND o.state = 'lost')")
+    .fetch_one(on)
+    .await
 }
 
 /// A copy.

@@ -21,12 +21,21 @@ pub struct MemoryRow {
     pub host: Option<HostId>,
     /// Another one that may have it, or some of it: it goes there, or came from there.
     pub other_host: Option<HostId>,
+    /// Whether that one has all of it.
+    pub copied: bool,
     /// Whose it is.
     pub kind: MemoryKind,
     /// What it takes.
     pub bytes: i64,
     /// Creation.
     pub created_at: Timestamp,
+}
+
+impl MemoryRow {
+    /// Whether a host has all of it; those that name no host lie on whichever asks.
+    pub fn is_on(&self, host: Option<HostId>) -> bool {
+        self.host.is_none() || self.host == host || self.copied && self.other_host == host
+    }
 }
 
 impl FromRow for MemoryRow {
@@ -36,6 +45,7 @@ impl FromRow for MemoryRow {
             layer: row.parsed("layer_id")?,
             host: row.opt_parsed("host_id")?,
             other_host: row.opt_parsed("other_host_id")?,
+            copied: row.flag("copied")?,
             kind: row.word("kind", MemoryKind::parse)?,
             bytes: row.int("bytes")?,
             created_at: row.time("created_at")?,
@@ -47,7 +57,7 @@ impl FromRow for MemoryRow {
 pub async fn insert(tx: &mut Tx, memory: &MemoryRow) -> Result<(), DbError> {
     let columns = columns! {
         "id": memory.id, "layer_id": memory.layer, "host_id": memory.host, "other_host_id": memory.other_host,
-        "kind": memory.kind.as_str(), "bytes": memory.bytes, "state": "present", "created_at": memory.created_at,
+        "copied": memory.copied, "kind": memory.kind.as_str(), "bytes": memory.bytes, "state": "present", "created_at": memory.created_at,
     };
     record::insert(TABLE, columns).execute(tx).await.map(drop)
 }
@@ -152,24 +162,44 @@ pub async fn is_at_home_on(on: impl On, id: MemoryId, host: HostId) -> Result<bo
     Ok(named > 0)
 }
 
-/// Records which other host may have a memory.
-pub async fn set_other_host(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE sandbox_memories SET other_host_id = $2 WHERE id = $1").bind(id).bind(host).execute(tx).await.map(drop)
+/// Records that another host than its home may have something of a memory, which nobody is to rely on. Whether it is another one.
+pub async fn set_other_host(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<bool, DbError> {
+    super::durable::doubt_memory(tx, id).await?;
+    let set = sql("UPDATE sandbox_memories SET other_host_id = $2, copied = 0 WHERE id = $1 AND host_id <> $2");
+    Ok(set.bind(id).bind(host).execute(tx).await? > 0)
 }
 
-/// Records that a memory lies on the host that it came to; where it was it may still be.
-pub async fn go_over(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE sandbox_memories SET host_id = $2, other_host_id = host_id WHERE id = $1 AND host_id <> $2")
-        .bind(id)
-        .bind(host)
-        .execute(tx)
-        .await
-        .map(drop)
+/// Whether a memory is there and nobody is about to remove it.
+pub async fn is_kept(on: impl On, id: MemoryId) -> Result<bool, DbError> {
+    let kept: i64 =
+        sql("SELECT COUNT(*) FROM sandbox_memories WHERE id = $1 AND state = 'present'").bind(id).fetch_one(on).await?;
+    Ok(kept > 0)
+}
+
+/// Records that the other host, to which a memory was brought from its home, has all of it. Whether it was still to go there.
+pub async fn copied(tx: &mut Tx, id: MemoryId, (from, to): (HostId, HostId)) -> Result<bool, DbError> {
+    let changed = sql("UPDATE sandbox_memories SET copied = 1 WHERE id = $1 AND host_id = $2 AND other_host_id = $3 \
+             AND state = 'present'")
+    .bind(id)
+    .bind(from)
+    .bind(to)
+    .execute(tx)
+    .await?;
+    Ok(changed > 0)
+}
+
+/// Records that a memory lies on the host that has all of it by now; where it was it still is. Whether it does.
+pub async fn go_over(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<bool, DbError> {
+    super::durable::doubt_memory(tx, id).await?;
+    let moved =
+        sql("UPDATE sandbox_memories SET other_host_id = CASE WHEN host_id = $2 THEN other_host_id ELSE host_id END, \
+         host_id = $2 WHERE id = $1 AND (host_id = $2 OR other_host_id = $2 AND copied = 1)");
+    Ok(moved.bind(id).bind(host).execute(tx).await? > 0)
 }
 
 /// Records that nothing of a memory is on a host any more on which it does not lie.
 pub async fn left(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<(), DbError> {
-    sql("UPDATE sandbox_memories SET other_host_id = NULL WHERE id = $1 AND other_host_id = $2")
+    sql("UPDATE sandbox_memories SET other_host_id = NULL, copied = 0 WHERE id = $1 AND other_host_id = $2")
         .bind(id)
         .bind(host)
         .execute(tx)

@@ -5,6 +5,8 @@
 //! looked at ([`release`]), in the same transaction; whether it is needed is asked of all rows, never counted.
 
 pub mod build_log;
+pub mod copied;
+pub mod durable;
 pub mod layer;
 pub mod layer_copy;
 pub mod leaving;

@@ -9,6 +9,7 @@ use berth_domain::sandbox::network_policy::NetworkPolicy;
 use berth_domain::sandbox::request::{Env, Metadata};
 use berth_domain::sandbox::{OnTimeout, Phase, Wish};
 
+use super::copied::Copied;
 use super::{Holds, Tenant};
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::machine::{self, Machine};
@@ -140,6 +141,10 @@ pub struct SandboxRow {
     pub life_left: Option<i64>,
     /// Where it goes from its host, which is drained.
     pub moves: Option<Move>,
+    /// Whether it is to outlive its host while it is paused.
+    pub durable: bool,
+    /// The second host that has all of it.
+    pub copy: Option<Copied>,
     /// When the worker is to look again.
     pub work_at: Option<Timestamp>,
     /// Creation.
@@ -201,6 +206,8 @@ impl FromRow for SandboxRow {
                 Some(host) => Some(Move { host, since: row.time("to_since")?, resumes: row.flag("to_resumes")? }),
                 None => None,
             },
+            durable: row.flag("durable")?,
+            copy: Copied::of(row)?,
             work_at: row.opt_time("work_at")?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
@@ -226,6 +233,7 @@ fn columns(s: &SandboxRow) -> Columns {
         "running_micros": s.running_micros, "expires_at": s.expires_at, "life_left": s.life_left,
         "to_host_id": s.moves.map(|to| to.host), "to_since": s.moves.map(|to| to.since),
         "to_resumes": s.moves.is_some_and(|to| to.resumes),
+        "durable": s.durable, "copy_host_id": s.copy.map(|copy| copy.host), "copied_at": s.copy.map(|copy| copy.since),
         "work_at": s.work_at, "created_at": s.created_at, "updated_at": s.updated_at, "deleted_at": s.deleted_at,
     }
 }
@@ -278,7 +286,9 @@ pub async fn insert(tx: &mut Tx, sandbox: &SandboxRow, adopted: Option<&Machine>
         Some(before) => {
             machine::update(tx, before, &sandbox.machine).await?;
             // Another one is wanted now, and not before this is seen.
-            tx.signal(Signal::Work(machine::TABLE));
+            if let Some(host) = before.host {
+                tx.signal(Signal::Warm(host));
+            }
         }
         None => machine::insert(tx, &sandbox.machine).await?,
     }

@@ -6,6 +6,7 @@ use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::sandbox::SnapshotStatus;
 use berth_domain::sandbox::request::Env;
 
+use super::copied::Copied;
 use super::layer::LayerRow;
 use super::{Holds, Tenant};
 use crate::columns;
@@ -64,6 +65,10 @@ pub struct SnapshotRow {
     pub networks: Vec<NetworkId>,
     /// What it takes on the host.
     pub bytes: i64,
+    /// Whether it is to outlive its host.
+    pub durable: bool,
+    /// The second host that has all of it.
+    pub copy: Option<Copied>,
     /// Creation.
     pub created_at: Timestamp,
     /// Last change.
@@ -97,6 +102,8 @@ impl FromRow for SnapshotRow {
             workdir: row.opt_text("workdir")?,
             networks: row.json("network_ids")?,
             bytes: row.int("bytes")?,
+            durable: row.flag("durable")?,
+            copy: Copied::of(row)?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
             deleted_at: row.opt_time("deleted_at")?,
@@ -111,7 +118,9 @@ fn columns(s: &SnapshotRow) -> Columns {
         "include_memory": s.include_memory, "layer_id": s.layer, "next_layer_id": s.next_layer,
         "memory_id": s.memory, "cut_at": s.cut_at, "template_id": s.template, "vcpu": s.vcpu,
         "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "env": json::text(&s.env), "run_user": &s.run_user,
-        "workdir": s.workdir.clone(), "network_ids": json::text(&s.networks), "bytes": s.bytes, "created_at": s.created_at, "updated_at": s.updated_at,
+        "workdir": s.workdir.clone(), "network_ids": json::text(&s.networks), "bytes": s.bytes, "durable": s.durable,
+        "copy_host_id": s.copy.map(|copy| copy.host), "copied_at": s.copy.map(|copy| copy.since),
+        "created_at": s.created_at, "updated_at": s.updated_at,
         "deleted_at": s.deleted_at,
     }
 }

@@ -13,6 +13,8 @@ pub async fn bytes(tx: &mut Tx, whose: Whose, upload: i64) -> Result<i64, DbErro
         "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM ( \
          SELECT bytes FROM sandbox_layers WHERE {owns} AND frozen = 1 UNION ALL \
          SELECT m.bytes FROM sandbox_memories m JOIN sandbox_layers l ON l.id = m.layer_id WHERE {owns} \
+         UNION ALL SELECT disk_gb * 1073741824 FROM sandboxes WHERE {owns} AND durable = 1 AND deleted_at IS NULL \
+         AND EXISTS (SELECT 1 FROM sandbox_layers l WHERE l.id = sandboxes.layer_id AND l.frozen = 0 AND l.state = 'present') \
          UNION ALL SELECT CASE WHEN state = 'receiving' THEN $2 ELSE bytes END FROM sandbox_uploads \
          WHERE {owns} UNION ALL \
          SELECT disk_gb * 1073741824 + memory_mb * include_memory * 1048576 FROM sandbox_snapshots \

@@ -81,6 +81,9 @@ pub struct PauseBody {
     /// Whether its memory is kept, so that processes go on after it is resumed; by default where it can be, which is wherever
     /// the sandbox has no GPU.
     include_memory: Option<bool>,
+    /// Whether it is to outlive its host while it is paused: all of it is kept on a second one, too. Of one that is paused
+    /// already, `false` ends that.
+    durable: Option<bool>,
 }
 
 /// How a sandbox is forked.
@@ -118,6 +121,9 @@ pub struct CreateSnapshotBody {
     /// Whether the memory is kept, too.
     #[schema(default = false)]
     include_memory: Option<bool>,
+    /// Whether it is to outlive its host: all of it is kept on a second one, too.
+    #[schema(default = false)]
+    durable: Option<bool>,
 }
 
 /// A template to build: exactly one of `image`, `dockerfile` and `from_snapshot`.

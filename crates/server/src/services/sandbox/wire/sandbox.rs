@@ -80,6 +80,11 @@ pub struct SandboxView {
     /// What happens then.
     #[schema(value_type = OnTimeoutWord)]
     on_timeout: &'static str,
+    /// Whether it is to outlive its host while it is paused.
+    durable: bool,
+    /// Since when a second host has all of it; `null` until then, and while it runs.
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    copied_at: Option<Timestamp>,
     /// Seconds it was `Ready`.
     running_seconds: i64,
     /// Creation.
@@ -156,6 +161,8 @@ impl SandboxView {
             timeout_seconds: row.timeout_seconds,
             idle_timeout_seconds: row.idle_timeout_seconds,
             on_timeout: row.on_timeout.as_str(),
+            durable: row.durable,
+            copied_at: row.copy.map(|copy| copy.since),
             running_seconds: row.running_seconds(shown.now),
             created_at: row.created_at,
             updated_at: row.updated_at,

@@ -40,6 +40,11 @@ pub struct SnapshotView {
     disk_gb: i64,
     /// What it takes on the host, beside what it shares.
     size_bytes: i64,
+    /// Whether it is to outlive its host.
+    durable: bool,
+    /// Since when a second host has all of it; `null` until then.
+    #[schema(value_type = Option<String>, format = DateTime, required = true)]
+    copied_at: Option<Timestamp>,
     /// Creation.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
@@ -71,6 +76,8 @@ impl From<&SnapshotRow> for SnapshotView {
             memory_mb: row.memory_mb,
             disk_gb: row.disk_gb,
             size_bytes: row.bytes,
+            durable: row.durable,
+            copied_at: row.copy.map(|copy| copy.since),
             created_at: row.created_at,
             updated_at: row.updated_at,
         }

@@ -15,7 +15,7 @@ use berth_host::vm::{Capacity, Engine};
 use futures::future::try_join_all;
 
 use crate::db::{DbError, Tx, network};
-use crate::services::placement::{self, Now, Refusal, Sought, Standings};
+use crate::services::placement::{Now, Refusal, Sought, Standings};
 use crate::services::vm::Vms;
 use crate::services::vm::reconcile::StepError;
 use crate::services::vm::store;
@@ -76,14 +76,14 @@ pub(super) async fn turns(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Ve
     if let Some(host) = stays_on(vm, disks) {
         return Ok(vec![vec![host]]);
     }
-    let all: Vec<_> = vms.fleet().all().into_iter().map(|(host, _)| host).collect();
+    let all = vms.fleet().ids();
     if goes_from(vm, disks).is_some() {
         return Ok(vec![all]);
     }
     let gpus = gpus(vm, vms).ok().flatten();
     let gpu_model = gpus.map(|gpus| gpus.model);
     let sought = Sought { region: &vm.region_id, memory_mb: vm.memory_mb, gpu_model };
-    placement::turns(vms.db(), all, sought, vms.overcommit()).await
+    vms.estimates().turns(vms.db(), all, sought, vms.overcommit()).await
 }
 
 /// Asks hosts at once what they have for a VM.
@@ -136,12 +136,21 @@ async fn offer(
     Ok(Offer { capacity, gpus, has_image, lacks_network: None })
 }
 
+/// Which hosts are read that a VM is put onto.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Among {
+    /// Those that were asked what they have: who hears that none of them takes it asks others, or decides anew.
+    Asked,
+    /// All, each of which is told of where none takes it.
+    All,
+}
+
 /// The host for a VM and for those of its disks that are not made yet, or why none takes it.
 pub(super) async fn place(
     tx: &mut Tx,
     vm: &VmRow,
     offers: &Offers,
-    vms: &Vms,
+    (vms, among): (&Vms, Among),
 ) -> Result<Result<Placed, Refusal>, DbError> {
     let gpus = match gpus(vm, vms) {
         Ok(gpus) => gpus,
@@ -178,7 +187,11 @@ pub(super) async fn place(
     };
     let mut now: HashMap<_, _> =
         offers.iter().map(|(host, offer)| (*host, offer.now(wanted > counted(*host)))).collect();
-    let standings = Standings::read(&mut *tx, vms.host(), wish.gpus.is_some()).await?;
+    let (own, with_gpus) = (vms.host(), wish.gpus.is_some());
+    let standings = match among {
+        Among::Asked => Standings::of(&mut *tx, own, offers.keys().copied(), with_gpus).await?,
+        Among::All => Standings::all(&mut *tx, own, with_gpus).await?,
+    };
     let mut tries = 0;
     loop {
         let placed = standings.place(&wish, &now, vms.overcommit());

@@ -11,7 +11,7 @@ use crate::columns;
 use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::resource_usage::{self, Use};
-use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, Value, due, home, page_of, sql};
+use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, due, home, marks, page_of, sql};
 
 /// The table.
 const TABLE: &str = "disks";
@@ -290,10 +290,9 @@ pub async fn of_vms(db: &Db, vms: &[VmId]) -> Result<Vec<DiskRow>, DbError> {
     if vms.is_empty() {
         return Ok(Vec::new());
     }
-    let marks: Vec<_> = (1..=vms.len()).map(|n| format!("${n}")).collect();
-    let text =
-        format!("SELECT * FROM disks WHERE vm_id IN ({}) AND deleted_at IS NULL ORDER BY slot, id", marks.join(", "));
-    vms.iter().fold(sql(text), |query, &id| query.bind(Value::from(id))).fetch_all(db).await
+    let marks = marks(vms.len());
+    let text = format!("SELECT * FROM disks WHERE vm_id IN ({marks}) AND deleted_at IS NULL ORDER BY slot, id");
+    sql(text).bind_all(vms.iter().copied()).fetch_all(db).await
 }
 
 /// Disks that want work, organizations in turn, and when the next one does.

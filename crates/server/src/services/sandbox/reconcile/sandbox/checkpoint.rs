@@ -80,6 +80,7 @@ impl SandboxLife {
                     layer: top,
                     host,
                     other_host: None,
+                    copied: false,
                     kind: MemoryKind::Snapshot,
                     bytes: 0,
                     created_at: seen.now,

@@ -54,7 +54,7 @@ impl SandboxLife {
         let Some(template) = template else { return Ok(Begins::on(own)) };
         let Some(layer) = template.layer else { return Ok(Begins::on(own)) };
         let home = store::layer::host(&mut *tx, layer).await?.unwrap_or(own);
-        let has_others = self.sandboxes.fleet().all().iter().any(|(host, _)| *host != home);
+        let has_others = self.sandboxes.fleet().ids().iter().any(|host| *host != home);
         if !has_others || !may_travel(&mut *tx, &template).await? {
             return Ok(Begins::on(home));
         }

@@ -18,9 +18,9 @@ use uuid::Uuid;
 
 use super::ground::Begins;
 use super::placement::tell;
-use super::record::{GOING, enter, still};
+use super::record::{GOING, enter, still, still_as};
 use super::{SandboxLife, Seen};
-use crate::db::{Signal, Tx, machine, machine_gpu};
+use crate::db::{Signal, Tx, machine, machine_gpu, network};
 use crate::services::fleet::is_there;
 use crate::services::placement::{Refusal, drain_of, placed_event, takers};
 use crate::services::sandbox::reconcile::capacity::{Offers, offer};
@@ -148,7 +148,7 @@ impl SandboxLife {
         if let Some(reason) = self.reason_to_stay(&seen.row, to, seen.now).await? {
             return self.stay(seen, reason).await;
         }
-        let Some(base) = self.freeze(seen).await? else { return Ok(()) };
+        let Some(base) = self.seal(&seen.row).await? else { return Ok(()) };
         let chain = store::layer_copy::chain(self.sandboxes.db(), base).await?;
         match availability(&chain, to.host, self.sandboxes.host(), to.since) {
             Availability::Coming => Ok(()),
@@ -167,22 +167,25 @@ impl SandboxLife {
 
     /// Has nobody write to its disk any more where it is: a new top is on it, which is made where it starts next. What it lies on;
     /// none where that is to be looked at anew.
-    async fn freeze(&self, seen: &Seen) -> Result<Option<LayerId>, StepError> {
-        let Some(top) = seen.row.layer else { return Ok(None) };
+    pub(in crate::services::sandbox::reconcile) async fn seal(
+        &self,
+        seen: &SandboxRow,
+    ) -> Result<Option<LayerId>, StepError> {
+        let Some(top) = seen.layer else { return Ok(None) };
         let Some(layer) = store::layer::find(self.sandboxes.db(), top).await? else { return Ok(None) };
         if !layer.made {
             return Ok(layer.parent);
         }
-        let bytes = self.engine(seen)?.layer_bytes(top).await?;
+        let bytes = self.sandboxes.engine_of(seen.machine.host)?.layer_bytes(top).await?;
         let mut tx = self.sandboxes.db().begin().await?;
-        let Some(before) = still(&mut tx, seen).await?.filter(|row| row.moves == seen.row.moves) else {
+        let Some(before) = still_as(&mut tx, seen).await?.filter(|row| row.moves == seen.moves) else {
             return Ok(None);
         };
         if before.layer != Some(top) || !store::snapshot::to_checkpoint(&mut tx, before.id).await?.is_empty() {
             return Ok(None);
         }
         let id = LayerId(Uuid::now_v7());
-        store::layer::insert(&mut tx, &store::layer::above(&before, id, top, seen.now)).await?;
+        store::layer::insert(&mut tx, &store::layer::above(&before, id, top, self.sandboxes.clock().now())).await?;
         store::layer::freeze(&mut tx, top, bytes).await?;
         self.write(&mut tx, &before, SandboxRow { layer: Some(id), ..before.clone() }).await?;
         tx.commit().await?;
@@ -234,7 +237,9 @@ impl SandboxLife {
         }
         let mut row = SandboxRow { moves: None, work_at: Some(seen.now), memory, ..before.clone() };
         row.message = row.message.filter(|message| message != GOING);
-        row.machine.leave_for(to.host);
+        if !settle_on(&mut tx, &mut row, to.host).await? {
+            return Ok(false);
+        }
         if let Some(offers) = offers
             && let Err(refusal) = self.resume_there(&mut tx, &mut row, to.host, &offers, seen.now).await?
         {
@@ -242,22 +247,42 @@ impl SandboxLife {
             self.stay(seen, &refusal.owner).await?;
             return Ok(false);
         }
-        if let Some(top) = row.layer {
-            store::layer::place(&mut tx, top, to.host).await?;
-        }
-        match memory {
-            Some(memory) => store::memory::go_over(&mut tx, memory, to.host).await?,
-            None if before.memory.is_some() => {
-                let message = "its memory could not be taken to another host; it starts from its disk".to_owned();
-                (row.again, row.message) = (Some(message.clone()), Some(message));
-            }
-            None => {}
+        if memory.is_none() && before.memory.is_some() {
+            let message = "its memory could not be taken to another host; it starts from its disk".to_owned();
+            (row.again, row.message) = (Some(message.clone()), Some(message));
         }
         let data = placed_event(to.host, "its host is drained");
         tell(&mut tx, &row, "sandbox.placed", &data, seen.now).await?;
         self.write(&mut tx, &before, row).await?;
         tx.commit().await?;
         tracing::info!(sandbox = %before.id, %from, to = %to.host, "a sandbox leaves its host");
+        Ok(true)
+    }
+
+    /// Has a sandbox that stands still be on the host that has all of it, since its own is lost; whether it can be there.
+    pub(in crate::services::sandbox::reconcile) async fn settle_after_loss(
+        &self,
+        tx: &mut Tx,
+        id: SandboxId,
+        to: HostId,
+        now: Timestamp,
+    ) -> Result<bool, StepError> {
+        let Some(before) = store::sandbox::load(&mut *tx, id).await? else { return Ok(false) };
+        let joined = network::hosts_of_others(&mut *tx, &before.networks, before.machine.id).await?;
+        if joined.into_iter().any(|host| host != to) {
+            return Ok(false);
+        }
+        let mut row = SandboxRow { work_at: Some(now), ..before.clone() };
+        if row.phase == Phase::Resuming {
+            // Its time begins there, and whoever saw it on its former host has seen another row.
+            (row.phase_since, row.attempts) = (now, 0);
+        }
+        if !settle_on(tx, &mut row, to).await? {
+            return Ok(false);
+        }
+        tell(tx, &row, "sandbox.placed", &placed_event(to, "its host is lost"), now).await?;
+        self.write(tx, &before, row).await?;
+        tx.signal(Signal::Work(store::sandbox::TABLE));
         Ok(true)
     }
 
@@ -305,7 +330,7 @@ impl SandboxLife {
             tracing::warn!(%host, sandbox = %seen.row.id, %error, "what a sandbox left is still there");
         }
         if let Some(memory) = memory {
-            memory_travel::forget(&self.sandboxes, memory, host).await;
+            memory_travel::forget_former(&self.sandboxes, memory, host).await;
         }
     }
 
@@ -326,4 +351,16 @@ impl SandboxLife {
         tracing::info!(sandbox = %before.id, reason, "a sandbox stays on its host, which is drained");
         Ok(tx.commit().await?)
     }
+}
+
+/// Has a sandbox without a machine be on a host that has what its disk lies on, and its memory; whether that is there.
+async fn settle_on(tx: &mut Tx, row: &mut SandboxRow, host: HostId) -> Result<bool, StepError> {
+    row.machine.leave_for(host);
+    if let Some(top) = row.layer {
+        store::layer::place(&mut *tx, top, host).await?;
+    }
+    Ok(match row.memory {
+        Some(memory) => store::memory::go_over(tx, memory, host).await?,
+        None => true,
+    })
 }

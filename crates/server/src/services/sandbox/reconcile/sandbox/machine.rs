@@ -36,8 +36,13 @@ impl SandboxLife {
         self.engine(seen)?.make_layer(id, parent).await?;
         fault("sandbox", "make_disk", "done").await?;
         let mut tx = self.sandboxes.db().begin().await?;
-        store::layer::made(&mut tx, id).await?;
-        Ok(tx.commit().await?)
+        // It may have gone to another host meanwhile, since its own was lost: there it is still to be made.
+        let row = store::sandbox::load(&mut tx, seen.row.id).await?;
+        if row.is_some_and(|row| (row.machine.host, row.layer) == (seen.row.machine.host, Some(id))) {
+            store::layer::made(&mut tx, id).await?;
+            tx.commit().await?;
+        }
+        Ok(())
     }
 
     /// The top layer, whose row is written before it is made.
@@ -200,7 +205,7 @@ impl SandboxLife {
         let id = MemoryId(Uuid::now_v7());
         let host = before.machine.host;
         let (kind, created_at) = (MemoryKind::Pause, seen.now);
-        let memory = MemoryRow { id, layer, host, other_host: None, kind, bytes: 0, created_at };
+        let memory = MemoryRow { id, layer, host, other_host: None, copied: false, kind, bytes: 0, created_at };
         store::memory::insert(&mut tx, &memory).await?;
         self.write(&mut tx, &before, SandboxRow { memory: Some(id), ..before.clone() }).await?;
         tx.commit().await?;
@@ -240,10 +245,12 @@ pub(super) async fn put_on(
         Some(id) => store::memory::find(tx, id).await?,
         None => None,
     };
-    let is_here = memory
-        .is_some_and(|memory| memory.host.is_none() || [memory.host, memory.other_host].contains(&row.machine.host));
+    let is_here = memory.is_some_and(|memory| memory.is_on(row.machine.host));
     let fits = ground.size == (row.memory_mb, row.vcpu) && row.keeps_memory();
     row.memory = ground.memory.filter(|_| is_here && fits);
+    if fits && !is_here && memory.is_some_and(|memory| memory.kind != MemoryKind::Template) {
+        row.again = Some("what it begins with has its memory on another host; it was started from its disk".into());
+    }
     Ok(id)
 }
 

@@ -70,7 +70,7 @@ impl SandboxLife {
 
     /// Whether there are hosts to which what a sandbox begins with would have to be brought.
     fn has_others(&self, begins: &Begins) -> bool {
-        self.sandboxes.fleet().all().iter().any(|(host, _)| !begins.hosts.contains(host))
+        self.sandboxes.fleet().ids().iter().any(|host| !begins.hosts.contains(host))
     }
 
     /// Writes that a sandbox has its place on a host.

@@ -35,6 +35,11 @@ impl SandboxLife {
     /// Writes a row; tells of it where an owner would see the difference.
     pub(super) async fn write(&self, tx: &mut Tx, before: &SandboxRow, mut after: SandboxRow) -> Result<(), StepError> {
         let now = self.sandboxes.clock().now();
+        let lies = |row: &SandboxRow| (row.layer, row.memory, row.machine.host);
+        if lies(&after) != lies(before) {
+            // A second host has not all of it any more.
+            after.copy = None;
+        }
         let told = after.phase != before.phase || after.message != before.message;
         if told || after.expires_at != before.expires_at {
             after.updated_at = now;
@@ -173,10 +178,14 @@ pub(super) async fn drop_checkpoint(
 
 /// The row as it is now, if it still wants what it wanted when it was looked at.
 pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<SandboxRow>, StepError> {
-    let now = store::sandbox::load(tx, seen.row.id).await?;
+    still_as(tx, &seen.row).await
+}
+
+/// The same of a row that was read.
+pub(super) async fn still_as(tx: &mut Tx, seen: &SandboxRow) -> Result<Option<SandboxRow>, StepError> {
+    let now = store::sandbox::load(tx, seen.id).await?;
     Ok(now.filter(|row| {
-        let (a, b) = (row, &seen.row);
-        a.deleted_at.is_none() && (a.wish, a.phase, a.phase_since) == (b.wish, b.phase, b.phase_since)
+        row.deleted_at.is_none() && (row.wish, row.phase, row.phase_since) == (seen.wish, seen.phase, seen.phase_since)
     }))
 }
 
@@ -220,6 +229,7 @@ pub(in crate::services::sandbox) fn enter(row: &mut SandboxRow, phase: Phase, me
             row.expires_at = row.expires_at.or(left.map(|micros| Timestamp(now.0.saturating_add(micros))));
             row.life_left = None;
             row.first_ready_at = row.first_ready_at.or(Some(now));
+            (row.durable, row.copy) = (false, None);
         }
         Phase::Paused => {
             if let Some(at) = row.expires_at.take() {

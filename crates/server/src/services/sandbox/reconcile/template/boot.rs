@@ -136,7 +136,16 @@ impl TemplateLife {
         let place = (layer, Some(host));
         store::layer::insert(&mut change.tx, &layer_of(template, place, Some(base), change.now)).await?;
         let (kind, created_at) = (MemoryKind::Template, change.now);
-        let kept = MemoryRow { id: memory, layer, host: Some(host), other_host: None, kind, bytes: 0, created_at };
+        let kept = MemoryRow {
+            id: memory,
+            layer,
+            host: Some(host),
+            other_host: None,
+            copied: false,
+            kind,
+            bytes: 0,
+            created_at,
+        };
         store::memory::insert(&mut change.tx, &kept).await?;
         (change.after.next_layer, change.after.next_memory) = (Some(layer), Some(memory));
         change.commit().await?;

@@ -13,7 +13,7 @@ use super::record::{apply, still};
 use super::{Seen, VmLife};
 use crate::db::{Tx, event, machine_gpu};
 use crate::services::placement::{Refusal, drain_of};
-use crate::services::vm::reconcile::capacity::{self, Offers};
+use crate::services::vm::reconcile::capacity::{self, Among, Offers};
 use crate::services::vm::reconcile::{StepError, fault};
 use crate::services::vm::store::vm::VmRow;
 
@@ -29,7 +29,7 @@ impl VmLife {
         if drain_of(&mut tx, before.machine.host).await? != Some(Drain::All) {
             return self.keep(tx, &before, seen).await;
         }
-        if let Err(refusal) = capacity::place(&mut tx, &before, &offers, &self.vms).await? {
+        if let Err(refusal) = capacity::place(&mut tx, &before, &offers, (&self.vms, Among::All)).await? {
             drop(tx);
             return self.stay(seen, &refusal).await;
         }
@@ -49,7 +49,7 @@ impl VmLife {
         };
         let refusal = match self.unsendable(seen, &offers) {
             Some(refusal) => Some(refusal),
-            None => self.choice(seen, &offers).await?.err(),
+            None => self.choice(seen, &offers, Among::All).await?.err(),
         };
         if let Some(refusal) = refusal {
             return self.stay(seen, &refusal).await;
@@ -63,7 +63,8 @@ impl VmLife {
         if drain_of(&mut tx, from).await?.is_none() {
             return self.keep(tx, &before, seen).await;
         }
-        let Ok(placed) = capacity::place(&mut tx, &before, &offers, &self.vms).await? else { return Ok(()) };
+        let placed = capacity::place(&mut tx, &before, &offers, (&self.vms, Among::Asked)).await?;
+        let Ok(placed) = placed else { return Ok(()) };
         let reach = self.still_free(&mut tx, &before, &placed, reached).await?;
         if from == Some(placed.host) || runs && reach.is_none() {
             // What was decided for an older state is decided anew.

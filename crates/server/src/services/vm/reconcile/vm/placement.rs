@@ -12,7 +12,7 @@ use super::{Seen, VmLife, making};
 use crate::db::machine::{self, Machine};
 use crate::db::{Tx, event, machine_gpu};
 use crate::services::placement::{Refusal, placed_event};
-use crate::services::vm::reconcile::capacity::{self, Offers};
+use crate::services::vm::reconcile::capacity::{self, Among, Offers};
 use crate::services::vm::reconcile::reach::note_reach;
 use crate::services::vm::reconcile::{StepError, disk, disk_travel, fault};
 use crate::services::vm::store::vm::VmRow;
@@ -31,7 +31,9 @@ impl VmLife {
         fault("vm", "reserve", "done").await?;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await? else { return Ok(()) };
-        let placed = match capacity::place(&mut tx, &before, &offers, &self.vms).await? {
+        // Why none takes it is told only where nobody is left to be asked.
+        let among = if reached.is_some() { Among::Asked } else { Among::All };
+        let placed = match capacity::place(&mut tx, &before, &offers, (&self.vms, among)).await? {
             Ok(placed) => placed,
             // Another one was quicker, and hosts that were not asked may take it: it is decided anew.
             Err(_) if reached.is_some() => return Ok(()),
@@ -62,7 +64,7 @@ impl VmLife {
     /// Where a VM would be reached on the host that takes it, if one of these does.
     async fn reach(&self, seen: &Seen, offers: &mut Offers) -> Result<Option<Reach>, StepError> {
         loop {
-            let Ok(Placed { host, .. }) = self.choice(seen, offers).await? else { return Ok(None) };
+            let Ok(Placed { host, .. }) = self.choice(seen, offers, Among::Asked).await? else { return Ok(None) };
             let missing = match self.free_reach(&seen.vm.machine, host).await? {
                 Ok(reach) => return Ok(Some(reach)),
                 Err(missing) => missing,
@@ -96,9 +98,14 @@ impl VmLife {
     }
 
     /// The host that a VM would be put onto now, or why none takes it.
-    pub(super) async fn choice(&self, seen: &Seen, offers: &Offers) -> Result<Result<Placed, Refusal>, StepError> {
+    pub(super) async fn choice(
+        &self,
+        seen: &Seen,
+        offers: &Offers,
+        among: Among,
+    ) -> Result<Result<Placed, Refusal>, StepError> {
         let mut tx = self.vms.db().begin().await?;
-        Ok(capacity::place(&mut tx, &seen.vm, offers, &self.vms).await?)
+        Ok(capacity::place(&mut tx, &seen.vm, offers, (&self.vms, among)).await?)
     }
 
     /// Has a VM have its place on a host, with its disks.
@@ -130,7 +137,11 @@ impl VmLife {
         }
         self.write(&mut tx, before, vm).await?;
         disk_travel::wake(&mut tx, vm).await?;
-        Ok(tx.commit().await?)
+        tx.commit().await?;
+        if vm.machine.reserved && !before.machine.reserved {
+            self.vms.estimates().note(placed.host, vm.memory_mb);
+        }
+        Ok(())
     }
 
     /// Where a machine can be reached on a host, or what the host lacks for that.

@@ -1,0 +1,48 @@
+//! Waiting for the second host of what is to outlive its own.
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+
+use crate::context::Context;
+use crate::output;
+use crate::progress::{Progress, Stage, watch};
+
+/// What an answer says of it, in words; nothing of what need not outlive its host.
+pub fn told(answer: &Map<String, Value>) -> String {
+    let is_durable = answer.get("durable").and_then(Value::as_bool).unwrap_or(false);
+    match answer.get("copied_at").and_then(Value::as_str) {
+        Some(at) => format!("has all of it since {}", output::time(at)),
+        None if is_durable => "has not all of it yet".to_owned(),
+        None => String::new(),
+    }
+}
+
+/// Waits until a second host has all of a thing, so many seconds at most.
+///
+/// # Errors
+/// Nobody wants that any more, or it takes longer.
+pub async fn wait<T>(
+    context: &Context,
+    (thing, name): (T, &str),
+    seconds: u64,
+    answer: impl Fn(&T) -> &Map<String, Value>,
+    look: impl AsyncFn() -> Result<T>,
+) -> Result<T> {
+    let stage = |thing: &T| {
+        let answer = answer(thing);
+        if answer.get("copied_at").is_some_and(Value::is_string) {
+            return Ok(Stage::Over);
+        }
+        if answer.get("durable") != Some(&Value::Bool(true)) {
+            bail!("{name} need not outlive its host any more: somebody resumed it, or ended that");
+        }
+        Ok(Stage::Underway {
+            shown: format!("{name}: bringing it to a second host"),
+            late: format!(
+                "{name} is kept on its own host, and no second one has all of it after {seconds} s. It may come later; an \
+                 administrator finds in the log of the service what is in the way"
+            ),
+        })
+    };
+    watch(Progress::new(context.is_quiet()), Some(seconds), thing, stage, look).await
+}
