@@ -321,6 +321,28 @@ async fn one_that_is_not_ready_is_not_restored_and_one_that_is_being_restored_st
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_ready_needs_its_backup_no_more() {
+    let platform = platform().await;
+    let caller = &platform.admin;
+    let backup = ready(caller, json!({"disk_id": disk(caller, 10).await})).await;
+    let path = format!("/backups/{}", id_of(&backup));
+    let id = caller.post(&format!("{path}/restore"), json!({})).await.id();
+    settled(caller, &format!("/disks/{id}"), "ready").await;
+    let ended = async || -> Vec<String> {
+        let text = "SELECT id FROM brought_disks WHERE id = $1 AND deleted_at IS NOT NULL";
+        sql(text).bind(id.as_str()).fetch_all(&platform.app().db).await.expect("rows")
+    };
+    caller.until("its end", async |_| !ended().await.is_empty()).await;
+    // As it is until its worker has swept what was fetched.
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    let unswept = sql("UPDATE brought_disks SET deleted_at = NULL WHERE id = $1").bind(id.as_str());
+    unswept.execute(&mut tx).await.expect("a change");
+    tx.commit().await.expect("a change");
+    assert_eq!(caller.delete(&path).await.status, 202);
+    gone(caller, &path).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_backup_that_is_under_way_is_given_up() {
     for call in ["snapshot_disk", "export", "exported"] {
         let platform = platform().await;

@@ -90,12 +90,12 @@ pub async fn find(on: impl On, disk: DiskId) -> Result<Option<BroughtDiskRow>, D
     sql("SELECT * FROM brought_disks WHERE id = $1 AND deleted_at IS NULL").bind(disk).fetch_optional(on).await
 }
 
-/// A disk that is being made of a backup.
+/// A disk that is being made of a backup. One that is ready, has failed or is to go needs the backup no more, although its row
+/// stays until what was fetched is swept.
 pub async fn of_backup(tx: &mut Tx, backup: BackupId) -> Result<Option<BroughtDiskRow>, DbError> {
-    sql("SELECT * FROM brought_disks WHERE backup_id = $1 AND deleted_at IS NULL ORDER BY id LIMIT 1")
-        .bind(backup)
-        .fetch_optional(tx)
-        .await
+    let text = "SELECT b.* FROM brought_disks b JOIN disks d ON d.id = b.id WHERE b.backup_id = $1 AND b.deleted_at IS NULL \
+                AND d.status IN ('pending', 'provisioning') ORDER BY b.id LIMIT 1";
+    sql(text).bind(backup).fetch_optional(tx).await
 }
 
 /// All disks that are being made of files which were sent.
