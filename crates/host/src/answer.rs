@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{
-    Ask, Question, disk, disk_snapshot, export, guest, host, image, layer, memory, network, sandbox, template, upload,
-    vm,
+    Ask, Question, disk, disk_snapshot, export, guest, host, image, layer, memory, migration, network, sandbox,
+    template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::ids::DiskId;
@@ -70,6 +70,7 @@ impl Host {
             Ask::DiskSnapshot(ask) => self.of_disk_snapshot(ask).await,
             Ask::Export(export::Ask::Make(q)) => say(&q, self.vm.export(&q.of).await),
             Ask::Vm(ask) => self.of_vm(ask).await,
+            Ask::Migration(ask) => self.of_migration(ask).await,
             Ask::Layer(ask) => self.of_layer(ask).await,
             Ask::Memory(ask) => self.of_memory(ask).await,
             Ask::Upload(upload::Ask::Remove(q)) => say(&q, self.sandbox.remove_upload(q.id).await),
@@ -189,6 +190,19 @@ impl Host {
             A::DetachDisk(q) => say(&q, engine.detach_disk(q.aim, q.disk).await),
             A::ConsoleLog(q) => say(&q, engine.console_log(q.id, q.bytes).await),
             A::Usage(q) => say(&q, Ok(engine.usage(q.id).await)),
+        }
+    }
+
+    async fn of_migration(&self, ask: migration::Ask) -> Result<Value> {
+        use migration::Ask as A;
+        let engine = &self.vm;
+        match ask {
+            A::Describe(q) => say(&q, engine.likeness(&q.spec).await),
+            A::Expect(q) => say(&q, engine.expect_machine(&q.spec, &q.likeness).await),
+            A::Mirrored(q) => say(&q, engine.mirrored(q.aim).await),
+            A::HandOver(q) => say(&q, engine.hand_over(q.aim).await),
+            A::Taken(q) => say(&q, engine.taken(q.aim).await),
+            A::CallOff(q) => say(&q, engine.call_off(q.aim).await),
         }
     }
 

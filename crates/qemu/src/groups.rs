@@ -4,9 +4,13 @@
 //! As root the service has a folder of its own at the top of each tree. Another user has what was delegated to them
 //! (systemd.resource-control(5), `Delegate=`): then the machines' groups lie beside the service's own, in the highest
 //! folder above it that is the user's. Elsewhere machines run without, and `berth doctor` says so.
+//!
+//! Groups are called after a machine's id and the inode of its folder: while a machine goes from one host to another one, and both
+//! are on one computer, there are two of that id. Those of an earlier Berth are called after the id alone.
 
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -103,38 +107,56 @@ pub fn possible() -> std::result::Result<(), String> {
     Groups::of_host().possible()
 }
 
+/// What the groups of the machine in a folder are called.
+pub(crate) fn name(dir: &Path, id: Uuid) -> String {
+    // A folder that is gone has no machine.
+    fs::metadata(dir).map_or_else(|_| id.to_string(), |about| format!("{id}-{:x}", about.ino()))
+}
+
+/// What the groups of a machine are called that a process is in, if it is in some: an earlier Berth's have another name.
+pub(crate) fn of_process(pid: i32, id: Uuid) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let name = |line: &str| {
+        let (folder, name) = line.rsplit_once('/')?;
+        (folder.ends_with(&format!("/{OURS}")) && name.starts_with(&id.to_string())).then(|| name.to_owned())
+    };
+    groups.lines().find_map(name)
+}
+
 /// Makes the groups of a machine that does not run: the folders that its process joins. None where the host does not
 /// let the service make any.
-pub(crate) fn make(id: Uuid, limits: Limits) -> Vec<PathBuf> {
+pub(crate) fn make(name: &str, limits: Limits) -> Vec<PathBuf> {
     let groups = Groups::of_host();
     if groups.possible().is_err() {
         return Vec::new();
     }
-    groups.make(id, limits).unwrap_or_else(|error| {
+    groups.make(name, limits).unwrap_or_else(|error| {
         UNLIMITED.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%id, %error, "a machine runs without limits of memory, threads and processors");
+        tracing::warn!(name, %error, "a machine runs without limits of memory, threads and processors");
         Vec::new()
     })
 }
 
 /// Ends by force whatever is in a machine's groups now.
-pub(crate) fn kill(id: Uuid) {
+pub(crate) fn kill(name: &str) {
     let groups = Groups::of_host();
-    groups.trees.iter().map(|tree| Groups::group(tree, id)).filter(|group| group.is_dir()).for_each(|group| {
+    groups.trees.iter().map(|tree| Groups::group(tree, name)).filter(|group| group.is_dir()).for_each(|group| {
         kill_group(&group);
     });
 }
 
 /// Ends whatever is left in a machine's groups and removes them. While somebody is left this is an error.
-pub(crate) async fn end(id: Uuid) -> Result<()> {
-    Groups::of_host().end(id).await
+pub(crate) async fn end(name: &str) -> Result<()> {
+    Groups::of_host().end(name).await
 }
 
-/// Removes the groups of a machine that somebody else ended, where nobody is in them any more. Whether none is left.
+/// Removes the groups of machines of an id that somebody else ended, where nobody is in them any more. Whether none is left.
 pub fn remove_empty(id: Uuid) -> bool {
-    let groups = Groups::of_host().trees.into_iter().map(|tree| Groups::group(&tree, id));
+    let of_tree = |tree: Tree| fs::read_dir(tree.base.join(OURS)).into_iter().flatten().flatten();
+    let groups = Groups::of_host().trees.into_iter().flat_map(of_tree);
+    let groups = groups.filter(|group| group.file_name().to_string_lossy().starts_with(&id.to_string()));
     // Each is tried, whatever became of those before.
-    groups.filter(|group| fs::remove_dir(group).is_err() && group.exists()).count() == 0
+    groups.filter(|group| fs::remove_dir(group.path()).is_err() && group.path().exists()).count() == 0
 }
 
 /// A tree of groups.
@@ -188,14 +210,14 @@ impl Groups {
         Ok(())
     }
 
-    fn group(tree: &Tree, id: Uuid) -> PathBuf {
-        tree.base.join(OURS).join(id.to_string())
+    fn group(tree: &Tree, name: &str) -> PathBuf {
+        tree.base.join(OURS).join(name)
     }
 
-    fn make(&self, id: Uuid, limits: Limits) -> io::Result<Vec<PathBuf>> {
+    fn make(&self, name: &str, limits: Limits) -> io::Result<Vec<PathBuf>> {
         let mut made = Vec::new();
         for tree in &self.trees {
-            match fill(tree, &Self::group(tree, id), limits) {
+            match fill(tree, &Self::group(tree, name), limits) {
                 Ok(group) => made.push(group),
                 // Shares of processors are good to have, and so is the tree in which all is ended at once.
                 Err(_) if matches!(tree.first, Some("cpu" | "unified")) => {}
@@ -210,10 +232,10 @@ impl Groups {
         Ok(made)
     }
 
-    async fn end(&self, id: Uuid) -> Result<()> {
+    async fn end(&self, name: &str) -> Result<()> {
         let deadline = Instant::now() + LEAVE;
         // One that is not there, or that only others may look at, has nobody of ours.
-        for group in self.trees.iter().map(|tree| Self::group(tree, id)).filter(|group| group.is_dir()) {
+        for group in self.trees.iter().map(|tree| Self::group(tree, name)).filter(|group| group.is_dir()) {
             loop {
                 match fs::remove_dir(&group) {
                     Ok(()) => break,
@@ -309,9 +331,9 @@ mod tests {
         fs::create_dir_all(root.path().join("memory")).unwrap();
         let groups = second(root.path());
         assert_eq!(groups.trees, [Tree { base: root.path().into(), first: None }]);
-        let made = groups.make(Uuid::nil(), SOME).unwrap();
+        let made = groups.make("one", SOME).unwrap();
         let value = |file: &str| fs::read_to_string(made[0].join(file)).unwrap();
-        assert_eq!(made, [root.path().join(OURS).join(Uuid::nil().to_string())]);
+        assert_eq!(made, [root.path().join(OURS).join("one")]);
         let values = ["memory.max", "memory.swap.max", "pids.max", "cpu.weight", "cpu.max"].map(value);
         assert_eq!(values, [&(768u64 << 20).to_string(), "0", "98", "200", "300000 100000"]);
     }
@@ -327,11 +349,20 @@ mod tests {
         let names: Vec<_> = groups.trees.iter().filter_map(|tree| tree.first).collect();
         assert_eq!(names, ["memory", "pids", "cpu", "unified"]);
         assert_eq!(groups.possible(), Ok(()));
-        let made = groups.make(Uuid::nil(), SOME).unwrap();
+        let made = groups.make("one", SOME).unwrap();
         let value = |index: usize, file: &str| fs::read_to_string(made[index].join(file)).unwrap();
         assert_eq!(value(0, "memory.limit_in_bytes"), (768u64 << 20).to_string());
         assert_eq!((value(1, "pids.max"), value(2, "cpu.shares")), ("98".into(), "2048".into()));
         assert_eq!(value(2, "cpu.cfs_quota_us"), "300000");
+    }
+
+    #[test]
+    fn machines_of_one_id_have_groups_of_their_own_by_their_folders() {
+        let [one, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let names = [&one, &other].map(|dir| name(dir.path(), Uuid::nil()));
+        assert!(names[0] != names[1] && names.iter().all(|name| name.starts_with(&Uuid::nil().to_string())));
+        assert_eq!(name(one.path(), Uuid::nil()), names[0]);
+        assert_eq!(name(&one.path().join("none"), Uuid::nil()), Uuid::nil().to_string());
     }
 
     #[test]
@@ -353,23 +384,23 @@ mod tests {
     fn a_group_that_is_not_empty_is_nobody_else_s() {
         let root = tempfile::tempdir().unwrap();
         let groups = second(root.path());
-        let made = groups.make(Uuid::nil(), SOME).unwrap();
+        let made = groups.make("one", SOME).unwrap();
         // In the kernel's tree the files are no content; here they stand for processes.
-        assert!(groups.make(Uuid::nil(), SOME).is_err());
+        assert!(groups.make("one", SOME).is_err());
         fs::remove_dir_all(&made[0]).unwrap();
-        groups.make(Uuid::nil(), SOME).unwrap();
+        groups.make("one", SOME).unwrap();
     }
 
     #[tokio::test]
     async fn the_end_of_a_group_that_keeps_somebody_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let groups = second(root.path());
-        groups.end(Uuid::nil()).await.unwrap();
-        let made = groups.make(Uuid::nil(), SOME).unwrap();
+        groups.end("one").await.unwrap();
+        let made = groups.make("one", SOME).unwrap();
         fs::write(made[0].join("cgroup.procs"), "").unwrap();
         fs::write(made[0].join("cgroup.kill"), "").unwrap();
         let files: Vec<_> = fs::read_dir(&made[0]).unwrap().flatten().map(|entry| entry.path()).collect();
-        let ended = groups.end(Uuid::nil());
+        let ended = groups.end("one");
         tokio::pin!(ended);
         assert!(tokio::time::timeout(TICK, &mut ended).await.is_err(), "somebody is left");
         assert_eq!(fs::read_to_string(made[0].join("cgroup.kill")).unwrap(), "1");

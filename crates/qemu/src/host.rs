@@ -74,7 +74,7 @@ pub async fn qemu_version(qemu: &Path) -> Result<String> {
 pub type Release = (u32, u32);
 
 /// The release of a QEMU, asked once for each file.
-pub(crate) async fn release_of(qemu: &Path) -> Result<Release> {
+pub async fn release_of(qemu: &Path) -> Result<Release> {
     static KNOWN: Mutex<Option<(PathBuf, SystemTime, Release)>> = Mutex::const_new(None);
     let changed = std::fs::metadata(qemu).and_then(|file| file.modified()).map_err(at("cannot start", qemu))?;
     let mut known = KNOWN.lock().await;

@@ -14,7 +14,7 @@ use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
     Aim, Arrival, BroughtDisk, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Edition,
     Engine, ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot,
-    MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    Likeness, Load, MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -24,6 +24,7 @@ use uuid::Uuid;
 use crate::exports;
 use crate::generations::Generations;
 use crate::gpus::Gpus;
+use crate::migrations::Migrations;
 use crate::refusals::Refusals;
 use crate::snapshots::Snapshots;
 use crate::travels::{self, Travels};
@@ -78,6 +79,7 @@ struct World {
     ssh_port: u16,
     network: VmNetwork,
     travels: Travels,
+    migrations: Migrations,
     taken: HashSet<u16>,
     boot: u32,
     starts: u32,
@@ -122,6 +124,7 @@ impl Default for SimulatedEngine {
             ssh_port: 22,
             network: VmNetwork::default(),
             travels: Travels::default(),
+            migrations: Migrations::default(),
             taken: HashSet::new(),
             boot: 1,
             starts: 0,
@@ -412,6 +415,16 @@ impl SimulatedEngine {
             tokio::time::sleep(delay).await;
         }
         self.world().refusals.check(name)
+    }
+
+    /// From now on processors of machines are made so.
+    pub fn set_processor(&self, processor: &str) {
+        processor.clone_into(&mut self.world().migrations.processor);
+    }
+
+    /// How a machine is at this moment; none where there is no such machine.
+    pub fn machine(&self, vm: &str) -> Option<Machine> {
+        self.world().machines.get(&vm.parse().ok()?).map(|(machine, _)| *machine)
     }
 
     /// Somebody else has acted on this generation of a machine.
@@ -775,6 +788,80 @@ impl Engine for SimulatedEngine {
         }
         spec.data_disks.retain(|has| has.id != disk);
         Ok(true)
+    }
+
+    async fn likeness(&self, spec: &MachineSpec) -> Result<Likeness> {
+        self.call("likeness").await?;
+        let world = self.world();
+        match world.machines.get(&spec.id) {
+            Some((Machine::Running, spec)) if spec.gpus.is_empty() && spec.networks.is_empty() => {
+                Ok(world.migrations.likeness(spec, &world.disks))
+            }
+            Some((Machine::Running, _)) => Err(EngineError::Permanent("it has a GPU, or is in a network".into())),
+            _ => Err(EngineError::Transient("it does not run".into())),
+        }
+    }
+
+    async fn expect_machine(&self, spec: &MachineSpec, likeness: &Likeness) -> Result<Started> {
+        self.call("expect_machine").await?;
+        let mut world = self.world();
+        world.generations.admit(spec.aim(), Act::Start)?;
+        world.migrations.compare(likeness)?;
+        if world.machines.get(&spec.id).is_some_and(|(machine, _)| *machine == Machine::Running) {
+            return Err(EngineError::Permanent("it runs here".into()));
+        }
+        for (id, bytes) in &likeness.disks {
+            world.disks.insert(*id, i64::try_from(bytes >> 30).expect("a size"));
+        }
+        world.open.insert(spec.id, spec.ports.iter().copied().collect());
+        world.machines.insert(spec.id, (Machine::Paused, spec.clone()));
+        Ok(world.started(spec))
+    }
+
+    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+        self.call("send_machine").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        world.migrations.send(aim.id, load)
+    }
+
+    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+        self.call("fill_machine").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        Ok(world.migrations.fill(aim.id, load))
+    }
+
+    async fn mirrored(&self, aim: Aim) -> Result<()> {
+        self.call("mirrored").await?;
+        self.world().generations.admit(aim, Act::Change)
+    }
+
+    async fn hand_over(&self, aim: Aim) -> Result<()> {
+        self.call("hand_over").await?;
+        self.world().generations.admit(aim, Act::Change)?;
+        self.world().migrations.sent(aim.id)?;
+        self.set(aim.id, Machine::Paused);
+        Ok(())
+    }
+
+    async fn taken(&self, aim: Aim) -> Result<()> {
+        self.call("taken").await?;
+        self.world().generations.admit(aim, Act::Change)?;
+        let arriving = self.world().migrations.arriving(aim.id);
+        let Some(arriving) = arriving else { return Err(EngineError::Permanent("nothing of it came".into())) };
+        arriving.all().await
+    }
+
+    async fn call_off(&self, aim: Aim) -> Result<()> {
+        self.call("call_off").await?;
+        self.world().generations.admit(aim, Act::Change)?;
+        self.world().migrations.forget(aim.id);
+        let stands = self.world().machines.get(&aim.id).is_some_and(|(machine, _)| *machine == Machine::Paused);
+        if stands {
+            self.set(aim.id, Machine::Running);
+        }
+        Ok(())
     }
 
     async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {

@@ -14,6 +14,7 @@ mod generations;
 mod gpus;
 mod host_process;
 mod joined_host;
+mod migrations;
 mod networks;
 mod platform;
 mod port;

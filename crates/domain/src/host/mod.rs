@@ -13,6 +13,7 @@ pub mod gpu;
 pub mod guest;
 pub mod image;
 pub mod join;
+pub mod migration;
 pub mod model;
 pub mod network;
 pub mod overcommit;

@@ -23,6 +23,7 @@ pub use berth_domain::host::disk::{BroughtDisk, DiskSnapshotSpec, DiskSource, Di
 pub use berth_domain::host::export::{ExportSource, Exported, Part};
 pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::image::{Arrival, Edition, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot};
+pub use berth_domain::host::migration::{Likeness, Load};
 pub use berth_domain::host::model::VmNetwork;
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
@@ -124,6 +125,33 @@ pub trait Engine: Send + Sync + 'static {
     /// Ends a machine's process and takes back the devices that it had; fine where there is none. Afterwards they may be
     /// another machine's.
     async fn power_off(&self, aim: Aim) -> Result<()>;
+
+    /// What a running machine is like: one that takes it up on another host has to be alike.
+    async fn likeness(&self, spec: &MachineSpec) -> Result<Likeness>;
+
+    /// Has a machine wait for what another host sends of it, with empty disks, at its ports. What an earlier try left is removed
+    /// first. A final error where it cannot be like that here.
+    async fn expect_machine(&self, spec: &MachineSpec, likeness: &Likeness) -> Result<Started>;
+
+    /// A way by which a running machine sends something of itself: bytes in both directions, for [`Engine::fill_machine`] of
+    /// another host. Where it ends early, the machine goes on here.
+    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>>;
+
+    /// A way by which a machine that waits gets something of itself.
+    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>>;
+
+    /// Waits until the other host has all that those disks have which are sent, and gets each further write.
+    async fn mirrored(&self, aim: Aim) -> Result<()>;
+
+    /// Waits until the other host has all of a machine whose memory is sent; it stands still here afterwards. Where it cannot be
+    /// handed over, and where whoever asks leaves, it goes on here.
+    async fn hand_over(&self, aim: Aim) -> Result<()>;
+
+    /// Waits until all of a machine has come. It stands still then, and goes on by [`Engine::resume`].
+    async fn taken(&self, aim: Aim) -> Result<()>;
+
+    /// Has a machine go on here that is being sent, or that was; nothing of it is sent any more.
+    async fn call_off(&self, aim: Aim) -> Result<()>;
 
     /// Removes everything a machine left on the host, but for its disks.
     async fn discard(&self, aim: Aim) -> Result<()>;

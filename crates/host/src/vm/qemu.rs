@@ -7,7 +7,8 @@
 //! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
 //! bases/<snapshot id>/          the same of a root disk's snapshot; `below` names the base that its file lies on
 //! bases/<disk id>/              the same of a root disk that was made of a file
-//! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base
+//! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base, <disk id>.coming the machine
+//!                               with which one comes from another host that does not go on here yet
 //! snapshots/<id>.qcow2          snapshots of disks; <id>.base names the base of a root disk's
 //! exports/                      disks as stand-alone files, for a while
 //! machines/<machine id>/             process, seed, console
@@ -28,6 +29,7 @@ mod flat;
 mod guest;
 mod images;
 mod memory;
+mod migration;
 mod network;
 mod notes;
 mod rescue;
@@ -50,6 +52,7 @@ use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::SSH;
 use berth_domain::vm::plan::Machine;
+use berth_egress::program::process::Executable;
 use berth_qemu::machine::{self, Observed, Watch};
 use berth_qemu::{accel, host};
 use tokio::sync::{OnceCell, broadcast};
@@ -65,8 +68,8 @@ use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
     Aim, Arrival, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine, ExportSource,
-    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
-    Started, Usage, VmNetwork,
+    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness, Load, MachineSpec,
+    Open, Part, Started, Usage, VmNetwork,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -149,6 +152,12 @@ impl QemuEngine {
     #[must_use]
     pub fn with_bridges(self, bridges: Arc<Bridges>) -> Self {
         Self { bridges, ..self }
+    }
+
+    /// The same with another program for the networks of its machines.
+    #[must_use]
+    pub fn with_program(self, executable: Executable) -> Self {
+        Self { programs: self.programs.with(executable), ..self }
     }
 
     fn machine(&self, id: MachineId) -> PathBuf {
@@ -389,6 +398,38 @@ impl Engine for QemuEngine {
 
     async fn power_off(&self, aim: Aim) -> Result<()> {
         self.act(aim, Act::End, self.end_machine(aim.id)).await
+    }
+
+    async fn likeness(&self, spec: &MachineSpec) -> Result<Likeness> {
+        self.describe_machine(spec).await
+    }
+
+    async fn expect_machine(&self, spec: &MachineSpec, likeness: &Likeness) -> Result<Started> {
+        Box::pin(self.act(spec.aim(), Act::Start, self.begin_to_wait(spec, likeness))).await
+    }
+
+    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+        self.act(aim, Act::Change, self.begin_to_send(aim.id, load)).await
+    }
+
+    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+        self.act(aim, Act::Change, self.begin_to_fill(aim.id, load)).await
+    }
+
+    async fn mirrored(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::Change, self.wait_mirrored(aim.id)).await
+    }
+
+    async fn hand_over(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::Change, self.hand_machine_over(aim.id)).await
+    }
+
+    async fn taken(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::Change, self.take_machine(aim.id)).await
+    }
+
+    async fn call_off(&self, aim: Aim) -> Result<()> {
+        self.act(aim, Act::Change, self.keep_machine(aim.id)).await
     }
 
     async fn discard(&self, aim: Aim) -> Result<()> {

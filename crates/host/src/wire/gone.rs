@@ -7,7 +7,7 @@ use std::io;
 
 use async_trait::async_trait;
 use berth_domain::host::ask::{
-    disk, disk_snapshot, host, image, layer, memory, network, sandbox, template, upload, vm,
+    disk, disk_snapshot, host, image, layer, memory, migration, network, sandbox, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::host::{Ask, EngineError, Result, network as of_networks, sandbox as of_sandboxes, vm as of_vms};
@@ -54,6 +54,7 @@ fn answer(ask: Ask) -> Result<Value> {
     match ask {
         Ask::Host(ask) => of_host(ask),
         Ask::Vm(ask) => of_vm(ask),
+        Ask::Migration(migration::Ask::CallOff(q)) => say(&q, Ok(())),
         Ask::Disk(disk::Ask::Remove(q)) => say(&q, Ok(())),
         Ask::Disk(disk::Ask::SetAside(q)) => say(&q, Ok(())),
         Ask::DiskSnapshot(disk_snapshot::Ask::Remove(q)) => say(&q, Ok(())),

@@ -28,6 +28,14 @@ const YOUNGER: &[(&str, u32)] = &[
     ("memory.expect", 11),
     ("stream.memory_file", 11),
     ("stream.take_memory", 11),
+    ("migration.describe", 11),
+    ("migration.expect", 11),
+    ("migration.mirrored", 11),
+    ("migration.hand_over", 11),
+    ("migration.taken", 11),
+    ("migration.call_off", 11),
+    ("stream.send", 11),
+    ("stream.fill", 11),
 ];
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;
@@ -116,6 +124,11 @@ impl Asked {
         }
         Ok(Self { version, ask })
     }
+}
+
+/// Whether a host that speaks no later version than this has a question.
+pub fn has(spoken: u32, verb: &str) -> bool {
+    since(verb) <= spoken
 }
 
 /// The version that brought a question.

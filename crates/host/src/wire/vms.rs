@@ -4,18 +4,19 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, disk, disk_snapshot, export, host, image, stream, vm};
+use berth_domain::host::ask::{Ask, disk, disk_snapshot, export, host, image, migration, stream, vm};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::io::AsyncReadExt;
 use tokio::sync::broadcast;
 use uuid::Uuid;
 
+use super::message;
 use super::remote::{Remote, read};
 use crate::vm::{
     Aim, Arrival, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine, ExportSource,
-    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, MachineSpec, Open, Part,
-    Started, Usage, VmNetwork,
+    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness, Load, MachineSpec,
+    Open, Part, Started, Usage, VmNetwork,
 };
 use crate::{EngineError, Result, lost};
 
@@ -157,6 +158,48 @@ impl Engine for Remote {
 
     async fn remake_disk(&self, aim: Aim, disk: &DiskSpec) -> Result<()> {
         self.ask(vm::RemakeDisk { aim, disk: disk.clone() }).await
+    }
+
+    async fn likeness(&self, spec: &MachineSpec) -> Result<Likeness> {
+        // Nothing that waits passes before somebody upgrades it.
+        if !message::has(self.carrier.spoken(), "migration.describe") {
+            return Err(EngineError::Permanent(
+                "its host's Berth is older than this service's; upgrade it there".into(),
+            ));
+        }
+        self.ask(migration::Describe { spec: spec.clone() }).await
+    }
+
+    async fn expect_machine(&self, spec: &MachineSpec, likeness: &Likeness) -> Result<Started> {
+        self.ask(migration::Expect { spec: spec.clone(), likeness: likeness.clone() }).await
+    }
+
+    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+        let mut stream = self.begin(Ask::Stream(stream::Send { aim, load }.into())).await?;
+        self.hear(&mut stream).await?;
+        Ok(stream)
+    }
+
+    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+        let mut stream = self.begin(Ask::Stream(stream::Fill { aim, load }.into())).await?;
+        self.hear(&mut stream).await?;
+        Ok(stream)
+    }
+
+    async fn mirrored(&self, aim: Aim) -> Result<()> {
+        self.ask(migration::Mirrored { aim }).await
+    }
+
+    async fn hand_over(&self, aim: Aim) -> Result<()> {
+        self.ask(migration::HandOver { aim }).await
+    }
+
+    async fn taken(&self, aim: Aim) -> Result<()> {
+        self.ask(migration::Taken { aim }).await
+    }
+
+    async fn call_off(&self, aim: Aim) -> Result<()> {
+        self.ask(migration::CallOff { aim }).await
     }
 
     async fn console_log(&self, id: MachineId, bytes: usize) -> Result<Vec<u8>> {

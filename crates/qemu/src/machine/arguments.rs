@@ -90,7 +90,8 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
         args.pair(flag, option);
     }
     if spec.memory.is_some() || matches!(spec.mapped, Some(Mapped::Captured(_))) {
-        args.flags("-incoming defer");
+        // Whatever comes, it stands still until it is told to go on.
+        args.flags("-S -incoming defer");
     }
     jail(&mut args, spec.jail.user, release);
     args.0

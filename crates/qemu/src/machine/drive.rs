@@ -5,6 +5,7 @@
 //! done again after a crash. A guest knows a disk by its serial, and so does whoever asks: QEMU's own names for it differ
 //! from version to version of this file.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub(super) struct Held {
     pub(super) node: String,
     /// Its size for the guest, in bytes.
     pub(super) bytes: u64,
+    /// Whether the guest may write to it.
+    pub(super) is_written: bool,
 }
 
 /// The size of a disk that is as it was made, in bytes.
@@ -88,21 +91,28 @@ pub async fn grow(dir: &Path, id: Uuid, serial: &str, bytes: u64) -> Result<bool
 
 /// The disk of a running machine with this serial.
 pub(super) async fn held(qmp: &mut Qmp, serial: &str) -> Result<Option<Held>> {
+    Ok(all(qmp).await?.remove(serial))
+}
+
+/// The disks of a running machine, by what its guest knows them by.
+pub(super) async fn all(qmp: &mut Qmp) -> Result<BTreeMap<String, Held>> {
+    let mut all = BTreeMap::new();
     let disks = qmp.execute("query-block", json!({})).await?;
     for disk in disks.as_array().into_iter().flatten() {
         let (Some(device), Some(held)) = (disk.get("qdev").and_then(Value::as_str), held_by(disk)) else { continue };
-        let found = qmp.execute("qom-get", json!({"path": device, "property": "serial"})).await?;
-        if found.as_str() == Some(serial) {
-            return Ok(Some(held));
+        let serial = qmp.execute("qom-get", json!({"path": device, "property": "serial"})).await?;
+        if let Some(serial) = serial.as_str() {
+            all.insert(serial.to_owned(), held);
         }
     }
-    Ok(None)
+    Ok(all)
 }
 
 fn held_by(disk: &Value) -> Option<Held> {
     let node = disk.pointer("/inserted/node-name")?.as_str()?.to_owned();
     let bytes = disk.pointer("/inserted/image/virtual-size")?.as_u64()?;
-    Some(Held { node, bytes })
+    let is_written = disk.pointer("/inserted/ro").and_then(Value::as_bool) == Some(false);
+    Some(Held { node, bytes, is_written })
 }
 
 /// Refuses a disk of so many bytes to a running machine that may not write so much.

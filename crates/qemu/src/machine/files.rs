@@ -12,6 +12,8 @@ pub(crate) const SCREEN: &str = "screen.sock";
 pub(crate) const GUEST: &str = "guest.sock";
 /// Socket of the network card.
 pub(crate) const NETWORK: &str = "net.sock";
+/// Socket of what fills the disks of a machine that comes from another host, until it goes on.
+pub(crate) const FILLED: &str = "disks.sock";
 /// What the console wrote.
 pub(crate) const CONSOLE_LOG: &str = "console.log";
 /// What the guest says of itself.

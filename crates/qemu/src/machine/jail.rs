@@ -56,8 +56,9 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
             return Err(Error::Unconfined("a user of its own: this root may become no other user".into()));
         }
     }
-    groups::end(id).await?;
-    let joined = groups::make(id, needs.limits);
+    let name = groups::name(needs.dir, id);
+    groups::end(&name).await?;
+    let joined = groups::make(&name, needs.limits);
     if jail.required && joined.is_empty() {
         return Err(Error::Unconfined("its control groups could not be made".into()));
     }

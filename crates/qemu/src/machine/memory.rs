@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::files::{self, COMMANDS};
 use super::spec::Fits;
-use super::{card, guest, plug};
+use super::{card, filled, guest, plug};
 use crate::error::at;
 use crate::host::Release;
 use crate::qmp::Qmp;
@@ -141,13 +141,13 @@ pub(super) async fn wait(qmp: &mut Qmp, wanted: &str) -> Result<()> {
     }
 }
 
-async fn run_state(qmp: &mut Qmp) -> Result<String> {
+pub(super) async fn run_state(qmp: &mut Qmp) -> Result<String> {
     let status = qmp.execute("query-status", json!({})).await?;
     Ok(status.get("status").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
 /// Whether QEMU is writing the memory. One that was loaded says so of that.
-async fn is_busy(qmp: &mut Qmp) -> Result<bool> {
+pub(super) async fn is_busy(qmp: &mut Qmp) -> Result<bool> {
     let status = qmp.execute("query-migrate", json!({})).await?;
     let status = status.get("status").and_then(Value::as_str).unwrap_or("none");
     Ok(!matches!(status, "none" | "completed" | "failed" | "cancelled"))
@@ -217,11 +217,12 @@ async fn go_on(qmp: &mut Qmp, dir: &Path) -> Result<()> {
     }
     take_back(qmp).await;
     forget(dir)?;
+    filled::settle(dir)?;
     qmp.execute("cont", json!({})).await.map(drop)
 }
 
 /// How the processor of a machine is made, and by which one of the host: an emulated one is the same everywhere.
-async fn made(qmp: &mut Qmp, processor: &str) -> Result<String> {
+pub(super) async fn made(qmp: &mut Qmp, processor: &str) -> Result<String> {
     let kvm = qmp.execute("query-kvm", json!({})).await?;
     let is_real = kvm.get("enabled").and_then(Value::as_bool).unwrap_or_default();
     Ok(if is_real { format!("kvm {processor}") } else { "tcg".to_owned() })

@@ -20,12 +20,14 @@ mod console;
 pub(crate) mod devices;
 mod drive;
 mod files;
+mod filled;
 pub mod freeze;
 pub mod guest;
 pub(crate) mod jail;
 mod link;
 mod lock;
 pub mod memory;
+pub mod migration;
 mod plug;
 pub(crate) mod process;
 pub mod screen;
@@ -46,7 +48,7 @@ pub use captured::{capture, waits};
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
 pub use drive::{checked as size, grow, grow_file};
 pub(crate) use files::{COMMANDS, NETWORK};
-use files::{CONSOLE, EVENTS, GUEST, MAPPED, PID, QEMU_LOG, READY_LOG, SCREEN};
+use files::{CONSOLE, EVENTS, FILLED, GUEST, MAPPED, PID, QEMU_LOG, READY_LOG, SCREEN};
 use jail::Needs;
 pub use link::{Link, Tap};
 pub(crate) use lock::Lock;
@@ -96,19 +98,7 @@ pub enum Observed {
 
 /// Starts a machine and waits until it executes. A machine that runs already is left as it is.
 pub async fn start(spec: &Spec) -> Result<()> {
-    let lock = locked(&spec.dir).await?;
-    if process::noted(&spec.dir, spec.id)?.is_some() {
-        return Ok(());
-    }
-    clear(&spec.dir)?;
-    if spec.memory.is_none() {
-        freeze::forget(&spec.dir)?;
-    }
-    captured::place(spec)?;
-    let order = order_of(spec).await?;
-    let ended = process::spawn(&order, &spec.link.given(), spec.id, &lock).await?;
-    drop(lock);
-    let mut qmp = wait_started(&spec.dir, ended, START + devices::patience(&spec.assigned, spec.memory_mb)).await?;
+    let Some(mut qmp) = begin(spec).await? else { return Ok(()) };
     let loaded = match (&spec.memory, &spec.mapped) {
         (Some(fits), _) => memory::load(&mut qmp, &spec.dir, fits).await.inspect_err(|_| drop(qmp)),
         (None, Some(Mapped::Captured(captured))) => captured::load(qmp, spec, captured).await,
@@ -119,6 +109,24 @@ pub async fn start(spec: &Spec) -> Result<()> {
     end(&spec.dir, spec.id).await?;
     let reason = process::reason(&spec.dir).to_string();
     Err(if reason.contains(REFUSED) { Error::Unloadable(reason) } else { error })
+}
+
+/// Makes a machine's process, which answers; none where there is one already.
+async fn begin(spec: &Spec) -> Result<Option<Qmp>> {
+    let lock = locked(&spec.dir).await?;
+    if process::noted(&spec.dir, spec.id)?.is_some() {
+        return Ok(None);
+    }
+    clear(&spec.dir)?;
+    if spec.memory.is_none() {
+        freeze::forget(&spec.dir)?;
+    }
+    captured::place(spec)?;
+    let order = order_of(spec).await?;
+    let ended = process::spawn(&order, &spec.link.given(), spec.id, &lock).await?;
+    drop(lock);
+    let patience = START + devices::patience(&spec.assigned, spec.memory_mb);
+    wait_started(&spec.dir, ended, patience).await.map(Some)
 }
 
 /// What a machine's launcher is told.
@@ -169,7 +177,7 @@ pub async fn while_absent<T>(dir: &Path, id: Uuid, work: impl Future<Output = T>
 
 /// Removes what an earlier process of this folder left, so that nothing of it counts for the next.
 pub(crate) fn clear(dir: &Path) -> Result<()> {
-    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, GUEST, NETWORK, PID, READY_LOG, QEMU_LOG, MAPPED] {
+    for name in [COMMANDS, EVENTS, CONSOLE, SCREEN, GUEST, NETWORK, FILLED, PID, READY_LOG, QEMU_LOG, MAPPED] {
         let path = dir.join(name);
         match std::fs::remove_file(&path) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -260,18 +268,24 @@ pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
     let lock = match Lock::take_within(dir, END / 5).await {
         // Who holds the folder is a launcher of this machine that does not come to an end, and is in its groups.
         Err(Error::Timeout(_)) => {
-            groups::kill(id);
+            groups::kill(&groups::name(dir, id));
+            groups::kill(&id.to_string());
             Lock::take(dir).await?
         }
         outcome => outcome?,
     };
+    let earlier = process::noted(dir, id)?.and_then(|note| groups::of_process(note.pid, id));
     if lock.is_some()
         && let Some(process) = hold(dir, id)?
     {
         end_process(dir, &process).await?;
     }
     // Whatever it started ends with it.
-    groups::end(id).await
+    let own = groups::name(dir, id);
+    if let Some(earlier) = earlier.filter(|name| *name != own) {
+        groups::end(&earlier).await?;
+    }
+    groups::end(&own).await
 }
 
 async fn end_process(dir: &Path, process: &Process) -> Result<()> {

@@ -120,6 +120,11 @@ pub(super) async fn has(qmp: &mut Qmp, name: &str) -> Result<bool> {
     Ok(children(qmp, DEVICES).await?.iter().any(|device| device == name))
 }
 
+/// For how many data disks a running machine has places.
+pub(super) async fn count(qmp: &mut Qmp) -> Result<usize> {
+    Ok(children(qmp, DEVICES).await?.iter().filter(|name| name.starts_with(PLACE)).count())
+}
+
 /// A place that has no disk.
 async fn free_place(qmp: &mut Qmp) -> Result<Option<String>> {
     for place in children(qmp, DEVICES).await?.into_iter().filter(|name| name.starts_with(PLACE)) {

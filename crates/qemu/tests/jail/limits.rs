@@ -35,7 +35,10 @@ fn may_limit() -> bool {
 fn own(world: &World) -> Vec<PathBuf> {
     let all = groups_of(world.process()).into_iter();
     let id = world.id.to_string();
-    all.filter(|(_, path)| path.ends_with(&id)).map(|(controller, path)| folder(&controller, &path)).collect()
+    let own: Vec<_> =
+        all.filter(|(_, path)| path.contains(&id)).map(|(controller, path)| folder(&controller, &path)).collect();
+    assert!(!own.is_empty(), "it is in none");
+    own
 }
 
 fn value(groups: &[PathBuf], names: [&str; 2]) -> String {
@@ -96,6 +99,34 @@ async fn what_a_machine_left_in_its_groups_ends_with_it() {
     let status = other.wait().expect("an end");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
     assert!(own.iter().all(|group| !group.exists()));
+}
+
+#[tokio::test]
+async fn groups_of_an_earlier_berth_end_with_their_machine_and_those_of_another_folder_do_not() {
+    if !may_limit() {
+        return;
+    }
+    let world = World::new();
+    world.start_vm().await;
+    let (pid, id) = (world.process(), world.id);
+    let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat");
+    let named = |group: &PathBuf, name: String, pid: u32| {
+        let group = group.with_file_name(name);
+        std::fs::create_dir(&group).expect("a group");
+        std::fs::write(group.join("cgroup.procs"), pid.to_string()).expect("a group");
+        group
+    };
+    let all = own(&world);
+    let earlier: Vec<_> = all.iter().map(|group| named(group, id.to_string(), pid.unsigned_abs())).collect();
+    let others: Vec<_> = all.iter().map(|group| named(group, format!("{id}-0"), other.id())).collect();
+    world.end().await;
+    assert!(earlier.iter().all(|group| !group.exists()), "{earlier:?}");
+    assert!(other.try_wait().expect("an answer").is_none(), "it lives");
+    other.kill().expect("its end");
+    other.wait().expect("its end");
+    for group in others.iter().filter(|group| group.exists()) {
+        std::fs::remove_dir(group).expect("an empty group");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod guests;
 mod layers;
 mod link;
 mod memories;
+mod migrations;
 mod networks;
 mod sandboxes;
 mod spoken;

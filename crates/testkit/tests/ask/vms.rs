@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::host::Ask;
-use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, stream, vm};
+use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, migration, stream, vm};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::plan::Machine;
@@ -16,6 +16,7 @@ use berth_host::vm::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::migrations::migrations;
 use crate::travels::travels;
 use crate::way::{Asked, Way, id, verbs};
 
@@ -321,6 +322,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     assert_eq!(exports(&near).await, exports(&far).await);
     assert_eq!(travels(&near).await, travels(&far).await);
     assert_eq!(brought(&near).await, brought(&far).await);
+    assert_eq!(migrations(&near).await, migrations(&far).await);
     assert_eq!(refusals(&near).await, refusals(&far).await);
     assert_eq!(console(&near).await, console(&far).await);
     assert_eq!(screen(&near).await, screen(&far).await);
@@ -333,6 +335,8 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         "stream.exported",
         "stream.image_file",
         "stream.take",
+        "stream.send",
+        "stream.fill",
         "host.describe",
         "host.vm_capacity",
         "host.gpus",
@@ -341,6 +345,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     let own = own.into_iter().chain(["host.scan_vms"]);
     let all = vm::Ask::VERBS
         .iter()
+        .chain(migration::Ask::VERBS)
         .chain(disk::Ask::VERBS)
         .chain(disk_snapshot::Ask::VERBS)
         .chain(image::Ask::VERBS)

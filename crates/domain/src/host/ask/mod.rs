@@ -15,6 +15,7 @@ pub mod host;
 pub mod image;
 pub mod layer;
 pub mod memory;
+pub mod migration;
 pub mod network;
 pub mod question;
 pub mod sandbox;
@@ -48,6 +49,8 @@ const OF_WHOLE: &[&str] = &[
     "layer.make",
     "layer.file",
     "memory.file",
+    "migration.mirrored",
+    "migration.hand_over",
     "sandbox.start",
     "sandbox.checkpoint",
     "sandbox.checkpoint_cold",
@@ -116,6 +119,8 @@ nouns! {
     Export "export" export,
     /// Machines of VMs.
     Vm "vm" vm,
+    /// Those of them that go to another host while they run.
+    Migration "migration" migration,
     /// Layers of sandboxes' disks.
     Layer "layer" layer,
     /// Captured memories.

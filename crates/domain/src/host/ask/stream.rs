@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::question::questions;
+use crate::host::Aim;
 use crate::host::export::{ExportSource, Part};
 use crate::host::image::{Edition, ImageFile as File};
+use crate::host::migration::Load;
 use crate::host::model::About;
 use crate::host::template::{BuildSpec, Built};
 use crate::ids::{LayerId, MachineId, MemoryId, UploadId};
@@ -96,6 +98,20 @@ questions! {
             id: MemoryId,
             /// What is sent of it.
             file: File,
+        } -> (),
+        /// Sends something of a running machine of a VM, which goes to another host: bytes in both directions.
+        Send "send" {
+            /// Which machine, and what it was decided for.
+            aim: Aim,
+            /// What of it.
+            load: Load,
+        } -> (),
+        /// Brings something of a machine of a VM that is expected: bytes in both directions.
+        Fill "fill" {
+            /// Which machine, and what it was decided for.
+            aim: Aim,
+            /// What of it.
+            load: Load,
         } -> (),
         /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is
         /// the server. While it lasts, the sandbox is in use.

@@ -27,6 +27,8 @@ const LONGEST: usize = 4;
 /// The disk of a base that was made of a snapshot, and the file that names the base which that lies on.
 pub(super) const DISK: &str = "disk.qcow2";
 const BELOW: &str = "below";
+/// How the notes end of disks that come from another host.
+pub(super) const COMING: &str = "coming";
 /// Age below which a base is left alone.
 const YOUNG: Duration = Duration::from_mins(10);
 
@@ -46,10 +48,16 @@ impl QemuEngine {
         self.disks().join(format!("{id}.growth"))
     }
 
+    /// The file that names the machine with which a disk comes from another host, until that goes on here.
+    pub(super) fn coming_note(&self, id: DiskId) -> PathBuf {
+        self.disks().join(format!("{id}.{COMING}"))
+    }
+
     /// All files that a disk may have.
-    pub(super) fn files_of_disk(&self, id: DiskId) -> [PathBuf; 5] {
-        let notes = (self.base_note(id), self.fresh_note(id), self.growth_note(id));
-        [self.disk_file(id, true), self.disk_file(id, false), notes.0, notes.1, notes.2]
+    pub(super) fn files_of_disk(&self, id: DiskId) -> [PathBuf; 6] {
+        let notes = (self.base_note(id), self.fresh_note(id), self.growth_note(id), self.coming_note(id));
+        // That it is not whole is known for as long as anything of it is there.
+        [self.disk_file(id, true), self.disk_file(id, false), notes.0, notes.1, notes.2, notes.3]
     }
 
     /// The folder a root disk is cloned from: the image as it is now, kept for as long as it is needed.
@@ -191,7 +199,15 @@ impl QemuEngine {
         disk::clone_image(&below, &file, size).await.map_err(qemu_failed)
     }
 
-    /// The same, and one that is there already goes. It has its base until then, whatever fails.
+    /// Clones a root disk of so many bytes, all of which then comes from elsewhere: it boots with what its base has.
+    pub(super) async fn clone_root_to_fill(&self, id: DiskId, base: &Path, bytes: u64) -> Result<()> {
+        let manifest = Manifest::load(base).map_err(qemu_failed)?;
+        self.write_note(id, base)?;
+        let (below, file) = (base.join(&manifest.disk), self.disk_file(id, true));
+        disk::clone_image(&below, &file, bytes).await.map_err(qemu_failed)
+    }
+
+    /// The same as [`Self::clone_root`], and one that is there already goes. It has its base until then, whatever fails.
     pub(super) async fn clone_root_anew(&self, spec: &DiskSpec, base: PathBuf) -> Result<()> {
         self.touch(&base)?;
         let (below, size) = about_to_clone(spec, &base)?;

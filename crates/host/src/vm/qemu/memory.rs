@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::ids::MachineId;
-use berth_qemu::machine::{self, memory, snapshot};
+use berth_qemu::machine::{self, memory, migration, snapshot};
 use berth_qemu::{Error, accel, host};
 
 use tokio::time::timeout;
@@ -70,9 +70,13 @@ impl QemuEngine {
     /// Lets a machine go on that stands still. One that waits for a memory that nobody gives it is ended, and started anew.
     pub(super) async fn go_on(&self, id: MachineId) -> Result<()> {
         let dir = self.machine(id);
+        self.keep_what_came(id)?;
+        // What is left of a way to another host, of which this one was not told that it is over.
+        migration::call_off(&dir).await.map_err(qemu_failed)?;
         if !memory::resume(&dir).await.map_err(qemu_failed)? {
             machine::end(&dir, id.0).await.map_err(qemu_failed)?;
         }
+        self.attend(id);
         Ok(())
     }
 
@@ -109,9 +113,7 @@ impl QemuEngine {
 
     async fn start_with_memory(&self, machine: &machine::Spec) -> std::result::Result<(), Error> {
         let fits = memory::fits(&machine.dir)?;
-        let is_emulated = machine.accel == machine::Accel::Tcg;
-        let processor = if is_emulated { "tcg".to_owned() } else { format!("kvm {}", accel::processor()) };
-        if fits.processor != processor {
+        if fits.processor != processor_of(machine.accel) {
             let text = "its memory was saved on another processor than this host has now";
             return Err(Error::Invalid(format!("{text}: {}", memory::GIVE_UP)));
         }
@@ -127,5 +129,13 @@ impl QemuEngine {
         }
         machine::end(&machine.dir, machine.id).await?;
         Err(Error::Timeout("the machine's memory"))
+    }
+}
+
+/// How the processor of a machine is made, as is noted of a memory.
+pub(super) fn processor_of(accel: machine::Accel) -> String {
+    match accel {
+        machine::Accel::Tcg => "tcg".into(),
+        machine::Accel::Kvm => format!("kvm {}", accel::processor()),
     }
 }

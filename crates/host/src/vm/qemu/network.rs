@@ -69,6 +69,11 @@ impl Programs {
         Self { folder, machines, executable: Executable::installed(), events, switches, begun, watched, outdated }
     }
 
+    /// The same with another program for networks.
+    pub fn with(self, executable: Executable) -> Self {
+        Self { executable, ..self }
+    }
+
     /// Whether the network of a running machine is carried by anybody.
     pub fn is_carried(&self, id: MachineId) -> bool {
         let dir = self.dir(id);

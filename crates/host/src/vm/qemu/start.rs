@@ -133,10 +133,15 @@ impl QemuEngine {
 
     /// Boots a machine.
     pub(super) async fn boot(&self, spec: &MachineSpec, machine: machine::Spec) -> Result<()> {
-        let vendor_data = is_foreign(&machine).then(generic_vendor_data);
-        Seed { vendor_data, ..seed_of(spec) }.write(&machine.seed).map_err(qemu_failed)?;
+        write_seed(spec, &machine)?;
         machine::start(&machine).await.map_err(qemu_failed)
     }
+}
+
+/// Writes what the guest of a machine finds when it boots.
+pub(super) fn write_seed(spec: &MachineSpec, machine: &machine::Spec) -> Result<()> {
+    let vendor_data = is_foreign(machine).then(generic_vendor_data);
+    Seed { vendor_data, ..seed_of(spec) }.write(&machine.seed).map_err(qemu_failed)
 }
 
 /// Whether a machine's image was imported: the platform's own have their kernel beside them.
