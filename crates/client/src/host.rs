@@ -31,7 +31,7 @@ pub struct Host {
     pub labels: BTreeMap<String, String>,
     /// `ready`, `cordoned`, `draining`, `lost` or `joining`.
     pub state: String,
-    /// Which VMs leave it while it is drained: `off` or `all`.
+    /// How VMs leave it while it is drained: `off`, or with restarts where they cannot go as they run, `all`.
     pub drain: Option<String>,
     /// What it has that is not deleted.
     #[serde(default)]

@@ -79,8 +79,22 @@ const ATTACHED: &[&str] = &["vm.attach_disk.before", "vm.attach_disk.done", "vm.
 /// Of a data disk that is brought to the host of its VM.
 pub const TRAVEL: &[&str] =
     &["disk.travel.before", "disk.travel.fetched", "disk.travel.brought", "disk.travel.settled", "disk.travel.after"];
-/// Of a VM whose host is drained, and that runs.
-pub const LEAVING: &[&str] = &["vm.leave.before", "vm.leave.after", "vm.move.before", "vm.move.done", "vm.move.after"];
+/// Of a VM whose host is drained, and that goes to another one while it runs.
+pub const LEAVING: &[&str] = &[
+    "vm.leave.before",
+    "vm.leave.intent",
+    "vm.leave.expected",
+    "vm.leave.mirrored",
+    "vm.leave.handed_over",
+    "vm.leave.settled",
+    "vm.leave.resumed",
+    "vm.leave.after",
+];
+/// Of one whose way was interrupted at the first of these points.
+pub const CALLED_OFF: (&str, &[&str]) =
+    ("vm.leave.handed_over", &["vm.call_off.before", "vm.call_off.done", "vm.call_off.after"]);
+/// Of one that is off.
+pub const MOVING: &[&str] = &["vm.move.before", "vm.move.done", "vm.move.after"];
 const DETACHED: &[&str] = &["vm.detach_disk.before", "vm.detach_disk.done", "vm.detach_disk.after"];
 /// Of a disk that no VM has, and of one of a VM that runs.
 const COPY: &[&str] = &[
@@ -240,6 +254,19 @@ pub async fn killed_at(service: &mut Service, point: &str, operation: impl Async
     service.admin().await
 }
 
+/// The same, and once more at another point of what the service does by itself then.
+pub async fn killed_twice(
+    service: &mut Service,
+    (first, second): (&str, &str),
+    operation: impl AsyncFnOnce(&Caller),
+) -> Caller {
+    armed(service, &format!("{first}=kill:1"));
+    let caller = service.admin().await;
+    operation(&caller).await;
+    service.died_at(first);
+    killed_at_start(service, second).await
+}
+
 /// The same of what the service does by itself as soon as it starts.
 async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
     service.start_and_die_at(point);
@@ -250,10 +277,11 @@ async fn killed_at_start(service: &mut Service, point: &str) -> Caller {
 #[test]
 fn every_step_of_a_vm_has_points_at_which_the_service_is_killed() {
     let of_memory = [SUSPENSION, RESUMPTION, FORGETTING, KEPT_RUNNING];
-    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, TRAVEL, LEAVING, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
+    let of_disks = [DISK, GROWTH, GROWTH_OF_VM, ATTACHED, TRAVEL, DETACHED, COPY, COPY_OF_VM, COPY_REMOVED];
+    let of_hosts = [LEAVING, CALLED_OFF.1, MOVING];
     let lists =
         [CREATION, SEEN, STOP, RESTART, START, DELETION, PORTS, KEYS, DEADLINE, GUEST_OFF, RESUME, RUNNING, EXPIRY];
-    let lists = lists.into_iter().chain(of_disks).chain(of_memory);
+    let lists = lists.into_iter().chain(of_disks).chain(of_hosts).chain(of_memory);
     let killed: Vec<_> = lists.flatten().copied().chain(DEATH.map(|(_, point, _)| point)).collect();
     for kind in StepKind::ALL.iter().filter(|kind| kind.acts()) {
         for moment in ["before", "after"] {

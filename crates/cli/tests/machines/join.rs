@@ -1,6 +1,6 @@
 //! A second machine: a service and a host in processes of their own, each with its folder, over loopback.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use berth_testkit::{Caller, HostProcess, Service, eventually};
@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::BERTH;
-use crate::crash::{LEAVING, TRAVEL, killed_at};
+use crate::crash::{CALLED_OFF, LEAVING, MOVING, TRAVEL, killed_at, killed_twice};
 use crate::guest::{ready, says, with_login};
 
 /// Has a service expect a host; what is typed there.
@@ -161,41 +161,91 @@ pub fn of(host: &Value, verb: &str) -> String {
     format!("/api/v1/admin/hosts/{}/{verb}", host.as_str().expect("an id"))
 }
 
-/// Has a VM go from host to host and back while the service dies at every step; it has what was written, and there is one of it.
+/// Waits until a program of the guest that writes a line now and then has written another one, or fails.
+const TICKS: &str = "was=$(wc -c </tmp/clock); for i in $(seq 300); do \
+    test $(wc -c </tmp/clock) -gt $was && exit 0; sleep 0.2; done; exit 1";
+
+/// A VM that goes from host to host and back, while the service dies.
+struct Traveller<'a> {
+    service: &'a mut Service,
+    folders: [PathBuf; 2],
+    hosts: &'a [Value; 2],
+    id: &'a str,
+    disks: Vec<String>,
+    /// On which of them it is.
+    at: usize,
+}
+
+impl Traveller<'_> {
+    /// How many of its disks are on a host.
+    fn disks_on(&self, host: usize) -> usize {
+        let all = std::fs::read_dir(self.folders[host].join("disks")).into_iter().flatten().flatten();
+        let all: Vec<_> = all.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+        self.disks.iter().filter(|disk| all.iter().any(|file| file.starts_with(disk.as_str()))).count()
+    }
+
+    /// Has it leave, while the service dies at the second point, and before that at the first one where there is such; there is
+    /// one of it then.
+    async fn leaves(&mut self, first: Option<&str>, point: &str, status: &str) -> Caller {
+        let (from, to) = (self.at, 1 - self.at);
+        let admin = self.service.admin().await;
+        assert_eq!(admin.act(&of(&self.hosts[to], "uncordon")).await.status, 202);
+        let drained = of(&self.hosts[from], "drain");
+        let drain = async |admin: &Caller| {
+            admin.ask(Method::POST, &drained, Value::Null, 202).await;
+        };
+        let admin = match first {
+            Some(first) => killed_twice(self.service, (first, point), drain).await,
+            None => killed_at(self.service, point, drain).await,
+        };
+        let path = format!("/vms/{}", self.id);
+        let has_come = async |admin: Caller| {
+            let vm = admin.get(&path).await.body;
+            vm["host_id"] == self.hosts[to] && vm["status"] == status && vm["message"].is_null()
+        };
+        admin.until("the other host", has_come).await;
+        eventually("its disks", 120, || (self.disks_on(to) == self.disks.len()).then_some(()));
+        eventually("one copy", 120, || (self.disks_on(from) == 0).then_some(()));
+        let machine = self.folders[from].join("machines").join(self.id);
+        eventually("one machine", 120, || (!machine.exists()).then_some(()));
+        self.at = to;
+        admin
+    }
+}
+
+/// Has a VM go from host to host and back while the service dies at every step. As long as it runs it never boots; it has what was
+/// written, and there is one of it.
 async fn leaves(service: &mut Service, host: &HostProcess, hosts: &[Value; 2], id: &str) {
     let folders = [host.dir.path().to_owned(), service.dir.path().to_owned()];
-    let mut admin = service.admin().await;
+    let admin = service.admin().await;
     let vm = ready(&admin, id).await;
     assert_eq!(vm["host_id"], hosts[0]);
     let disks: Vec<_> = [&vm["root_disk"]].into_iter().chain(vm["data_disks"].as_array().expect("disks")).collect();
     let disks: Vec<_> = disks.into_iter().map(|disk| disk["id"].as_str().expect("an id").to_owned()).collect();
-    for (number, point) in LEAVING.iter().enumerate() {
-        let (from, to) = (number % 2, 1 - number % 2);
-        // It comes back to where it was with what was written since.
-        says(service, &ready(&admin, id).await, &format!("echo {point} >/kept && sync"));
-        assert_eq!(admin.act(&of(&hosts[to], "uncordon")).await.status, 202);
-        admin = killed_at(service, point, async |admin: &Caller| {
-            admin.ask(Method::POST, &of(&hosts[from], "drain?restart=true"), Value::Null, 202).await;
-        })
-        .await;
-        let path = format!("/vms/{id}");
-        let has_come = async |admin: Caller| {
-            let vm = admin.get(&path).await.body;
-            vm["host_id"] == hosts[to] && vm["status"] == "running"
-        };
-        admin.until("the other host", has_come).await;
+    let boot = says(service, &vm, "cat /proc/sys/kernel/random/boot_id");
+    says(service, &vm, "(while :; do echo >>/tmp/clock; sleep 0.2; done) >/dev/null 2>&1 &");
+    let mut traveller = Traveller { service, folders, hosts, id, disks, at: 0 };
+    let alone = LEAVING.iter().map(|point| (None, *point));
+    for (first, point) in alone.chain(CALLED_OFF.1.iter().map(|point| (Some(CALLED_OFF.0), *point))) {
+        let vm = ready(&traveller.service.admin().await, id).await;
+        says(traveller.service, &vm, &format!("echo {point} >/kept && sync"));
+        let admin = traveller.leaves(first, point, "running").await;
         let vm = ready(&admin, id).await;
-        assert_eq!(says(service, &vm, "cat /kept"), *point);
-        assert!(vm["message"].is_null(), "{point}: {vm}");
-        let is_there = |at: usize| {
-            let all = std::fs::read_dir(folders[at].join("disks")).into_iter().flatten().flatten();
-            let all: Vec<_> = all.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
-            disks.iter().filter(|disk| all.iter().any(|file| file.starts_with(disk.as_str()))).count()
-        };
-        assert_eq!(is_there(to), disks.len(), "{point}");
-        eventually("one copy", 60, || (is_there(from) == 0).then_some(()));
-        assert!(!folders[from].join("machines").join(id).exists(), "{point}: its machine is there once");
+        let told = says(traveller.service, &vm, &format!("cat /kept /proc/sys/kernel/random/boot_id && {TICKS}"));
+        assert_eq!(told, format!("{point}\n{boot}"), "it goes on, and so does what it runs");
     }
+    let admin = traveller.service.admin().await;
+    admin.ask(Method::POST, &format!("/vms/{id}/stop"), Value::Null, 202).await;
+    admin.reaches(id, "stopped").await;
+    for point in MOVING {
+        traveller.leaves(None, point, "stopped").await;
+    }
+    let admin = traveller.service.admin().await;
+    let last = traveller.hosts[traveller.at].clone();
+    assert_eq!(admin.act(&of(&last, "uncordon")).await.status, 202);
+    admin.ask(Method::POST, &format!("/vms/{id}/start"), Value::Null, 202).await;
+    let vm = ready(&admin, id).await;
+    assert_eq!(says(traveller.service, &vm, "cat /kept"), *CALLED_OFF.1.last().expect("a point"));
 }
 
 /// Attaches disks of the service's own host to a VM of another, and has the service die at every step; one copy of each is left.

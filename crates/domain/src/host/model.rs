@@ -22,11 +22,11 @@ words! {
 }
 
 words! {
-    /// Which VMs leave a host that is drained.
+    /// How VMs leave a host that is drained.
     Drain {
-        /// Those that are off.
+        /// Those that are off, and those that run while they run.
         Off = "off",
-        /// Those that run, too: each is shut down, and starts on another host.
+        /// Those that cannot go as they run, too: each is shut down, and starts on another host.
         All = "all",
     }
 }

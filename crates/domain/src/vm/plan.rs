@@ -121,6 +121,8 @@ pub struct Snapshot {
     pub ending: bool,
     /// Whether it is to go onto another host, since its own is drained.
     pub leaves: bool,
+    /// Whether another host waits for its machine, since a worker that is gone was sending it there.
+    pub migrating: bool,
     /// When the power button was pressed first.
     pub power_off_at: Option<Timestamp>,
     /// When the power button was pressed last.
@@ -153,6 +155,8 @@ pub struct Snapshot {
 pub const LONGEST_BACKOFF: i64 = 300;
 /// Between two looks at a guest whose boot has not finished, in milliseconds.
 const READY_POLL: i64 = 500;
+/// How long a VM whose guest does not say that its boot finished is not asked to leave its host, in seconds.
+pub const BOOT: i64 = 600;
 /// Between two looks at a machine that does not answer, in seconds.
 const SILENCE_POLL: i64 = 2;
 /// Between two looks at a VM that waits for a disk of another host, in seconds.
@@ -165,6 +169,9 @@ const PRESS_AGAIN: i64 = 1;
 
 /// The next step.
 pub fn next(s: &Snapshot) -> Step {
+    if s.migrating {
+        return Step::CallOff;
+    }
     let step = match s.want {
         Want::Gone => return gone(s),
         _ if s.expires_at.is_some_and(|at| at <= s.now) => return Step::Expire,
@@ -256,10 +263,10 @@ fn keep_running(s: &Snapshot) -> Step {
         return step;
     }
     match s.machine {
-        Machine::Running if s.leaves && !s.disks.iter().any(changes_now) => Step::Leave,
         Machine::Running if s.guest_ready && s.keys_changed => Step::SetKeys,
+        Machine::Running if s.machine_ready && !s.guest_ready => Step::GuestReady,
+        Machine::Running if s.leaves && has_booted(s) && !s.disks.iter().any(changes_now) => Step::Leave,
         Machine::Running if s.guest_ready => Step::Rest,
-        Machine::Running if s.machine_ready => Step::GuestReady,
         Machine::Running => Step::Wait(s.now.plus_millis(ready_poll(s))),
         Machine::Paused => Step::Resume,
         Machine::Stalled => match s.start_after {
@@ -278,6 +285,11 @@ fn keep_running(s: &Snapshot) -> Step {
         }
         Machine::Absent => died(s, "the machine's process ended unexpectedly"),
     }
+}
+
+/// Whether its guest finished its boot, or does not say so: what it says while it leaves, nobody hears.
+fn has_booted(s: &Snapshot) -> bool {
+    s.guest_ready || s.now >= s.since.plus_seconds(BOOT)
 }
 
 fn died(s: &Snapshot, reason: &str) -> Step {

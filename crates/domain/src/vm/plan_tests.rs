@@ -44,6 +44,7 @@ impl World {
             has_memory: false,
             ending: false,
             leaves: false,
+            migrating: false,
             power_off_at: None,
             pressed_at: None,
             start_after: None,
@@ -99,7 +100,7 @@ impl World {
             Step::Resume => self.runs(),
             Step::Suspend | Step::Suspended | Step::KeepRunning(_) | Step::ForgetMemory => self.remember(&step),
             Step::GoOn { has_room } => self.go_on(has_room),
-            Step::Leave | Step::Move => self.leave(&step),
+            Step::Leave | Step::Move | Step::CallOff => self.leave(&step),
             Step::Running => {
                 self.s.has_memory = false;
                 self.enter(Status::Running);
@@ -174,6 +175,8 @@ impl World {
         if *step == Step::Leave {
             self.enter(Status::Restarting);
             self.s.ending = true;
+        } else if *step == Step::CallOff {
+            self.s.migrating = false;
         } else {
             assert_eq!(self.s.machine, Machine::Absent);
             assert!(self.s.disks.iter().all(|disk| disk.snapshot.is_none()), "it is copied first");
@@ -819,4 +822,31 @@ fn a_disk_is_copied_before_it_changes_and_a_machine_waits_for_no_copy() {
     assert_eq!(next(&back), Step::DetachDisk { id: disk, is_last: false }, "and has its whole time then");
     world.s.disks[0].snapshot = None;
     assert_eq!(next(&world.s), Step::GrowDisk(disk));
+}
+
+#[test]
+fn one_that_another_host_waits_for_is_called_off_before_anything_else() {
+    let world = World::new(RestartPolicy::OnFailure, false);
+    for want in [Want::Run, Want::Stop, Want::Suspend, Want::Gone] {
+        for machine in [Machine::Running, Machine::Paused, Machine::Absent, Machine::PoweredOff] {
+            let s = Snapshot { want, machine, migrating: true, expires_at: Some(Timestamp(0)), ..world.s.clone() };
+            assert_eq!(next(&s), Step::CallOff, "{want:?} {machine:?}");
+            assert_ne!(next(&Snapshot { migrating: false, ..s }), Step::CallOff);
+        }
+    }
+}
+
+#[test]
+fn one_leaves_once_its_boot_is_recorded_and_its_keys_are_given() {
+    let world = World::new(RestartPolicy::OnFailure, false);
+    let disks = vec![Disk { status: DiskStatus::Ready, ..world.s.disks[0].clone() }];
+    let runs =
+        Snapshot { status: Status::Running, machine: Machine::Running, reserved: true, leaves: true, disks, ..world.s };
+    let at = |seconds| Snapshot { now: Timestamp(0).plus_seconds(seconds), ..runs.clone() };
+    assert!(matches!(next(&at(BOOT - 1)), Step::Wait(_)), "it boots");
+    assert_eq!(next(&at(BOOT)), Step::Leave, "a guest that never says so leaves, too");
+    assert_eq!(next(&Snapshot { machine_ready: true, ..at(BOOT) }), Step::GuestReady);
+    let ready = Snapshot { guest_ready: true, ..at(1) };
+    assert_eq!(next(&Snapshot { keys_changed: true, ..ready.clone() }), Step::SetKeys);
+    assert_eq!(next(&ready), Step::Leave);
 }

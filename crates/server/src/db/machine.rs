@@ -45,7 +45,9 @@ macro_rules! machine_columns {
          m.pool_address AS machine_pool_address, m.generation AS machine_generation, \
          m.host_boot AS machine_host_boot, m.deleted_at AS machine_deleted_at, m.layer_id AS machine_layer_id, m.ready AS machine_ready, \
          CAST(CASE WHEN EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.state = 'lost' AND h.removed_at IS NULL) THEN 1 ELSE 0 END AS BIGINT) \
-         AS machine_host_is_lost"
+         AS machine_host_is_lost, \
+         CAST(CASE WHEN EXISTS (SELECT 1 FROM vm_migrations g WHERE g.vm_id = m.owner_id) THEN 1 ELSE 0 END AS BIGINT) \
+         AS machine_migrating"
     };
 }
 
@@ -65,9 +67,11 @@ macro_rules! with_machine {
     };
 }
 
-/// Every machine that is not gone.
+/// Every machine that is not gone, and those that come to a host while they run.
 const LIVING: &str = "SELECT id, owner_kind, owner_id FROM machines \
-     WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1)";
+     WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1) \
+     UNION SELECT m.id, m.owner_kind, m.owner_id FROM vm_migrations g \
+     JOIN machines m ON m.owner_id = g.vm_id AND m.owner_kind = 'vm' WHERE g.host_id = $1";
 /// Every warm machine of a host.
 const ALL_WARM: &str = concat!(
     "SELECT ",
@@ -108,6 +112,8 @@ pub struct Machine {
     pub host_boot: Option<String>,
     /// Whether its host does not answer. Read with the machine, and never written.
     pub host_is_lost: bool,
+    /// Whether another host waits for it, where it goes while it runs. Read with the machine, and never written.
+    pub migrating: bool,
     /// When its owner went.
     pub deleted_at: Option<Timestamp>,
     /// Of one that nobody owns yet: the top layer of its disk.
@@ -142,6 +148,7 @@ impl FromRow for Machine {
             generation: row.int("machine_generation")?,
             host_boot: row.opt_text("machine_host_boot")?,
             host_is_lost: row.flag("machine_host_is_lost")?,
+            migrating: row.flag("machine_migrating")?,
             deleted_at: row.opt_time("machine_deleted_at")?,
             layer: row.opt_parsed("machine_layer_id")?,
             ready: row.flag("machine_ready")?,
@@ -179,6 +186,7 @@ impl Machine {
             generation: 0,
             host_boot: None,
             host_is_lost: false,
+            migrating: false,
             deleted_at: None,
             layer: None,
             ready: false,

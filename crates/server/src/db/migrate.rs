@@ -100,6 +100,7 @@ const STEPS: &[Step] = steps![
     69 "0069" "sandboxes_leave",
     70 "0070" "sums_of_hosts",
     72 "0072" "durable",
+    73 "0073" "vm_migrations",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

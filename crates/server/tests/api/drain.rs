@@ -10,6 +10,13 @@ use crate::host::told;
 const HOSTS: &str = "/api/v1/admin/hosts";
 pub const MEMORY_MB: i64 = 65_536;
 
+/// A platform whose own host has no room, and the host that has, whose VMs cannot leave it while they run.
+pub async fn restarting() -> (Platform, JoinedHost) {
+    let (platform, beta) = two().await;
+    beta.engine.refuse("likeness", EngineError::Permanent("its QEMU is another one".into()));
+    (platform, beta)
+}
+
 /// A VM on the host that joined, with a data disk, and its root disk.
 pub async fn on_beta(admin: &Caller, beta: &JoinedHost, name: &str) -> (String, String) {
     let mut body = vm(name);
@@ -46,7 +53,7 @@ pub async fn is_here(platform: &Platform, beta: &JoinedHost, id: &str, root: &st
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (off, off_root) = on_beta(admin, &beta, "off").await;
     let (runs, runs_root) = on_beta(admin, &beta, "runs").await;
@@ -65,6 +72,8 @@ async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
     assert!(platform.engine.spec(&off).is_some() && beta.engine.spec(&off).is_none());
     assert_eq!(host(admin, &runs).await, json!(beta.id));
     assert_eq!(drain(admin, &beta, "?restart=true").await["drain"], "all");
+    // It was asked once, and is asked again later.
+    platform.advance(130);
     is_here(&platform, &beta, &runs, &runs_root).await;
     let running = admin.reaches(&runs, "running").await;
     assert_eq!(running["message"], Value::Null);
@@ -81,7 +90,7 @@ async fn what_is_off_leaves_and_what_runs_does_once_it_may_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_other_host_takes_stays_and_goes_on_until_the_word_is_taken_back() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = on_beta(admin, &beta, "web").await;
     let began = beta.engine.spec(&id).map(|spec| spec.generation);
@@ -105,7 +114,7 @@ async fn what_no_other_host_takes_stays_and_goes_on_until_the_word_is_taken_back
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_its_memory_on_the_host_stays_and_so_does_what_is_no_vms() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = on_beta(admin, &beta, "web").await;
     let snapshot = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
@@ -131,7 +140,7 @@ async fn what_has_its_memory_on_the_host_stays_and_so_does_what_is_no_vms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn vms_of_one_network_leave_together() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let lan = admin.post("/networks", json!({"name": "lan"})).await.id();
     let mut all = Vec::new();
@@ -165,7 +174,7 @@ async fn vms_of_one_network_leave_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_than_two_are_down_at_a_time() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let mut all = Vec::new();
     for name in ["one", "two", "three"] {
@@ -209,7 +218,7 @@ async fn reinstalled(admin: &Caller, id: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_root_disk_that_comes_late_takes_nothing_from_the_one_that_was_made_meanwhile() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = off_on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -231,7 +240,7 @@ async fn a_root_disk_that_comes_late_takes_nothing_from_the_one_that_was_made_me
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_vm_that_begins_anew_does_so_where_it_is_put_and_waits_for_nothing_of_what_it_was() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = off_on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -258,4 +267,29 @@ async fn what_is_asked_otherwise_is_refused() {
     assert_eq!(platform.admin.act(&format!("{HOSTS}/{own}/drain")).await.body["state"], "draining");
     let platform = platform.restart().await;
     assert_eq!(platform.admin.get(&format!("{HOSTS}/{own}")).await.body["drain"], "off");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_dies_while_one_is_restarted_brings_it_there() {
+    for (call, is_here) in
+        [("power_off", false), ("discard", false), ("export", false), ("bring_disk", true), ("start", true)]
+    {
+        let (platform, beta) = restarting().await;
+        let (id, root) = on_beta(&platform.admin, &beta, "web").await;
+        leave(&platform.engine, MEMORY_MB);
+        let engine = if is_here { &platform.engine } else { &beta.engine };
+        engine.hold(call);
+        drain(&platform.admin, &beta, "?restart=true").await;
+        platform.admin.until(call, async |_| engine.waiting() > 0).await;
+        let platform = platform.crash_and_restart().await;
+        platform.engine.let_go();
+        beta.engine.let_go();
+        is_here_now(&platform, &beta, &id, &root).await;
+    }
+}
+
+async fn is_here_now(platform: &Platform, beta: &JoinedHost, id: &str, root: &str) {
+    is_here(platform, beta, id, root).await;
+    platform.admin.reaches(id, "running").await;
+    assert!(platform.engine.spec(id).is_some() && beta.engine.spec(id).is_none());
 }

@@ -9,9 +9,9 @@ use berth_testkit::{Caller, JoinedHost, Platform, vm};
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use crate::drain::{MEMORY_MB, drain, has_left, is_here, off_on_beta, on_beta, verb};
+use crate::drain::{MEMORY_MB, drain, has_left, is_here, off_on_beta, on_beta, restarting, verb};
 use crate::event::client;
-use crate::fleet::{disk, host, leave, two};
+use crate::fleet::{disk, host, leave};
 use crate::host::told;
 
 const HOSTS: &str = "/api/v1/admin/hosts";
@@ -55,7 +55,7 @@ async fn uncordon(admin: &Caller, beta: &JoinedHost) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_whose_disk_cannot_be_sent_fails_with_the_reason_and_goes_on_once_it_is_started() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -71,7 +71,7 @@ async fn one_whose_disk_cannot_be_sent_fails_with_the_reason_and_goes_on_once_it
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_whose_disk_was_on_a_host_that_will_not_come_back_waits_no_longer() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -88,7 +88,7 @@ async fn one_whose_disk_was_on_a_host_that_will_not_come_back_waits_no_longer() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_is_on_its_way_goes_back_where_its_disk_is_once_that_takes_it_again() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = off_on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -109,7 +109,7 @@ async fn one_that_is_on_its_way_goes_back_where_its_disk_is_once_that_takes_it_a
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_disks_come_than_a_host_has_room_for() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let all = [off_on_beta(admin, &beta, "one").await, off_on_beta(admin, &beta, "two").await];
     leave(&platform.engine, MEMORY_MB);
@@ -126,7 +126,7 @@ async fn no_more_disks_come_than_a_host_has_room_for() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_arrived_of_a_vm_takes_its_place_once() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, root) = on_beta(admin, &beta, "web").await;
     verb(admin, &id, "stop", "stopped").await;
@@ -147,7 +147,7 @@ async fn what_has_arrived_of_a_vm_takes_its_place_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_finds_its_place_taken_goes_on_where_it_was() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let all = [on_beta(admin, &beta, "one").await.0, on_beta(admin, &beta, "two").await.0];
     leave(&platform.engine, VM_MEMORY_MB);
@@ -170,7 +170,7 @@ async fn one_that_finds_its_place_taken_goes_on_where_it_was() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_shut_down_whose_disks_could_not_be_sent_or_boot() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, _) = on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -185,7 +185,7 @@ async fn nothing_is_shut_down_whose_disks_could_not_be_sent_or_boot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_takes_no_root_disk_whose_image_it_does_not_have() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (id, _) = off_on_beta(admin, &beta, "web").await;
     leave(&platform.engine, MEMORY_MB);
@@ -198,7 +198,7 @@ async fn a_host_takes_no_root_disk_whose_image_it_does_not_have() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_shut_down_once_the_word_is_taken_back() {
     for word in ["uncordon", "drain"] {
-        let (platform, beta) = two().await;
+        let (platform, beta) = restarting().await;
         let admin = &platform.admin;
         let (id, _) = on_beta(admin, &beta, "web").await;
         let began = beta.engine.spec(&id).expect("a machine").generation;
@@ -218,7 +218,7 @@ async fn nothing_is_shut_down_once_the_word_is_taken_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn those_that_do_not_answer_keep_no_other_from_leaving() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let (one, _) = on_beta(admin, &beta, "one").await;
     let (two, _) = on_beta(admin, &beta, "two").await;
@@ -261,7 +261,7 @@ async fn in_network(admin: &Caller, names: [&str; 2]) -> [String; 2] {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_network_is_not_torn_apart_by_what_cannot_leave() {
     for (how, its) in [("", "off"), ("?restart=true", "running")] {
-        let (platform, beta) = two().await;
+        let (platform, beta) = restarting().await;
         let admin = &platform.admin;
         let [goes, suspended] = in_network(admin, ["goes", "suspended"]).await;
         verb(admin, &suspended, "suspend", "suspended").await;
@@ -284,7 +284,7 @@ async fn a_network_is_not_torn_apart_by_what_cannot_leave() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disks_that_are_under_way_keep_no_other_disk_waiting() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     for number in 0..9 {
         off_on_beta(admin, &beta, &format!("vm-{number}")).await;
@@ -310,7 +310,7 @@ async fn disks_that_are_under_way_keep_no_other_disk_waiting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_more_passes_through_the_service_than_it_has_room_for() {
-    let (platform, beta) = two().await;
+    let (platform, beta) = restarting().await;
     let admin = &platform.admin;
     let all = [on_beta(admin, &beta, "one").await, on_beta(admin, &beta, "two").await];
     leave(&platform.engine, MEMORY_MB);

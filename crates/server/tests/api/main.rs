@@ -40,6 +40,7 @@ mod life;
 mod list;
 mod mail;
 mod matrix;
+mod migration;
 mod name;
 mod network;
 mod openapi;

@@ -72,7 +72,7 @@ pub struct AddArgs {
 pub struct DrainArgs {
     /// Name or id
     host: String,
-    /// Those that run, too: each VM is shut down, and starts on another host; each sandbox is paused, and goes on there
+    /// What cannot go as it runs, too: such a VM is shut down, and starts on another host; each sandbox is paused, and goes on there
     #[arg(long)]
     restart: bool,
     #[command(flatten)]
@@ -175,7 +175,7 @@ fn left(host: &Host, seconds: u64) -> Stage {
     Stage::Underway {
         shown: format!("{name}: {left} left"),
         late: format!(
-            "{name} still has {left} after {seconds} s. What runs leaves with --restart; suspended VMs, and what no other host \
+            "{name} still has {left} after {seconds} s. VMs that cannot go as they run, and sandboxes that run, leave with --restart; suspended VMs, and what no other host \
              takes, stay. Disks of VMs that left follow, or say why they cannot, and so do layers of sandboxes, snapshots and \
              templates: the service's log says why they stay. Look at them: berth admin vms, berth admin sandboxes"
         ),
@@ -205,10 +205,10 @@ fn row(context: &Context, host: &Host) -> Result<()> {
     output::rows(context.look, host, |host| show_hosts(std::slice::from_ref(host)))
 }
 
-/// What becomes of its machines; of one that is drained, which VMs leave it.
+/// What becomes of its machines; of one that is drained, whether VMs that cannot go as they run are restarted.
 fn state(host: &Host) -> String {
     match host.drain.as_deref() {
-        Some(which) if host.state == "draining" => format!("draining ({which})"),
+        Some("all") if host.state == "draining" => "draining (with restarts)".into(),
         _ => host.state.clone(),
     }
 }

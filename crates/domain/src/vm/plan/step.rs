@@ -62,8 +62,11 @@ pub enum Step {
         /// Seconds to wait, growing with each death in a row.
         delay: i64,
     },
-    /// Record that a machine has to end whose host is drained, if another host takes it.
+    /// Have a machine whose host is drained go to another host while it runs; else record that it has to end, if it may and another
+    /// host takes it.
     Leave,
+    /// Give up that another host waits for a machine which a worker was sending there, and have it go on where it is.
+    CallOff,
     /// Put a VM that is off onto another host, since its own is drained. Its disks follow.
     Move,
     /// Press the power button.
@@ -131,6 +134,8 @@ words! {
         StartAgain = "start_again",
         /// [`Step::Leave`].
         Leave = "leave",
+        /// [`Step::CallOff`].
+        CallOff = "call_off",
         /// [`Step::Move`].
         Move = "move",
         /// [`Step::PressPower`].
@@ -187,6 +192,7 @@ impl Step {
             Self::GuestOff => StepKind::GuestOff,
             Self::StartAgain { .. } => StepKind::StartAgain,
             Self::Leave => StepKind::Leave,
+            Self::CallOff => StepKind::CallOff,
             Self::Move => StepKind::Move,
             Self::PressPower => StepKind::PressPower,
             Self::PowerOff => StepKind::PowerOff,

@@ -112,7 +112,8 @@ impl Vms {
 
     /// Its workers, until told to stop. They first look at every machine that should exist.
     pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        let poke = self.drive(tasks, stop, reconcile::vm::VmLife::new(self.clone()));
+        let life = reconcile::vm::VmLife::new(self.clone(), stop.clone());
+        let poke = self.drive_with(tasks, stop, life, reconcile::drain::IN_ALL);
         self.drive_with(tasks, stop, reconcile::disk::DiskLife::new(self.clone()), ways::WAYS);
         self.drive(tasks, stop, reconcile::disk_snapshot::DiskSnapshotLife::new(self.clone()));
         self.drive(tasks, stop, reconcile::backup::BackupLife::new(self.clone()));

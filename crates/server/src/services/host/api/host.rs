@@ -104,15 +104,16 @@ pub(super) async fn uncordon_host(
 }
 
 /// Has a host take no new machines, and its VMs go to other hosts that have room, with their disks: those that are off, as
-/// soon as they are, and with `restart=true` those that run, too, a few at a time: each is shut down and starts elsewhere.
+/// soon as they are, and those that run, a few at a time, while they run. With `restart=true` those leave, too, that cannot go as
+/// they run: each is shut down and starts elsewhere.
 /// Sandboxes go with disk and memory: those that are paused or have failed, and with `restart=true` those that run, too,
 /// which are paused, and go on elsewhere. Their snapshots and projects' templates follow. VMs that are suspended with their
 /// memory, snapshots of disks, images of projects, disks of no VM and the platform's templates stay. `holds` says what is
 /// left. It goes on until the host is uncordoned.
 #[utoipa::path(post, path = "/api/v1/admin/hosts/{host_id}/drain", operation_id = "drainHost", tag = "administration",
     params(("host_id" = uuid::Uuid, Path),
-        ("restart" = Option<bool>, Query, description = "whether what runs leaves, too: VMs are shut down and started \
-            elsewhere, sandboxes paused and resumed there")),
+        ("restart" = Option<bool>, Query, description = "whether that leaves, too, which cannot go as it runs: VMs are \
+            shut down and started elsewhere, sandboxes paused and resumed there")),
     responses((status = 202, body = HostView), (status = 400, body = ErrorBody), (status = 401, body = ErrorBody),
         (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 503, body = ErrorBody)),
     security(("bearer" = [])))]

@@ -28,7 +28,7 @@ pub async fn cordon(hosts: &Hosts, admin: &Person, id: HostId, cordoned: bool) -
     write(hosts, tx, (admin, action), (&before, host), json!({ "name": before.name() })).await
 }
 
-/// Has a host take no new machines, and its VMs go to other hosts that have room: those that are off, or all. It holds until
+/// Has a host take no new machines, and its VMs go to other hosts that have room: and how. It holds until
 /// the host is uncordoned.
 pub async fn drain(hosts: &Hosts, admin: &Person, id: HostId, drain: Drain) -> Result<HostRow> {
     let mut tx = hosts.db.begin_as(admin).await?;

@@ -118,7 +118,7 @@ pub async fn remove(enrolment: &Enrolment, admin: &Person, id: HostId, lost: boo
         let Things { machines, disks, images, layers, .. } = things;
         let told = format!(
             "The host has {machines} machines, {disks} disks and snapshots, {images} images, and {layers} layers of sandboxes, \
-             their snapshots and templates. Delete them first; if the host will not come back, type: berth admin host remove {id} --lost"
+             their snapshots and templates. Delete them first, and let those come that are on their way there; if the host will not come back, type: berth admin host remove {id} --lost"
         );
         return Err(Error::new(Code::Conflict, told));
     }

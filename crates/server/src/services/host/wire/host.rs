@@ -38,7 +38,7 @@ pub struct HostView {
     /// What becomes of its machines.
     #[schema(value_type = HostState)]
     state: &'static str,
-    /// Which VMs leave it while it is drained: those that are `off`, or `all`.
+    /// How VMs leave it while it is drained: `off`, those that are off, and those that run as they run; `all`, with a restart where that cannot be.
     #[schema(value_type = Option<HostDrain>)]
     drain: Option<&'static str>,
     /// What it has that is not deleted.
@@ -201,14 +201,14 @@ pub(crate) enum HostService {
     Standby,
 }
 
-/// Which VMs leave a host that is drained.
+/// How VMs leave a host that is drained.
 #[derive(ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[expect(dead_code, reason = "describes a word of the wire")]
 pub(crate) enum HostDrain {
-    /// Those that are off.
+    /// Those that are off, and those that run while they run.
     Off,
-    /// Those that run, too: each is shut down, and starts on another host.
+    /// Those that cannot go as they run, too: each is shut down, and starts on another host.
     All,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Offer {
     gpus: Vec<Gpu>,
     /// Whether it has the VM's image, if it is of the platform.
     has_image: bool,
-    /// What it lacks of addresses and ports, as a sentence.
+    /// What it lacks of addresses and ports, or of what the VM's machine is like, as a sentence.
     pub lacks_network: Option<String>,
 }
 

@@ -4,10 +4,12 @@
 //! the record and the next look decides anew. Doing is repeatable, so nothing is lost by that.
 
 mod leaving;
+mod migration;
 mod placement;
 mod record;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use berth_domain::firewall::Rules;
 use berth_domain::host::gpu::Device;
@@ -19,6 +21,8 @@ use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::vm::{DataDisk, Engine, GuestKeys, MachineSpec, Open};
+
+use tokio_util::sync::CancellationToken;
 
 use super::reach::note_reach;
 use super::{StepError, fault};
@@ -42,6 +46,10 @@ const STALLED: &str = "the host's disk is full; the VM stands still, and goes on
 /// The lives of VMs.
 pub struct VmLife {
     vms: Vms,
+    /// What takes long, and can be taken up again, ends where the service does.
+    stop: CancellationToken,
+    /// How often in a row a VM broke off on its way to another host.
+    broken_off: Mutex<HashMap<VmId, u32>>,
 }
 
 /// One look at a VM.
@@ -83,6 +91,10 @@ impl Life for VmLife {
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
+        if seen.vm.machine.migrating {
+            // Its host may not answer, and the other one has what it is to be freed of.
+            return Ok(Next::Take(Step::CallOff));
+        }
         Ok(match plan::next(&self.snapshot(seen).await?) {
             Step::Rest => Next::Rest(None),
             Step::Wait(until) => Next::Rest(Some(until)),
@@ -99,6 +111,7 @@ impl Life for VmLife {
         match step {
             Step::Reserve => self.reserve(seen).await,
             Step::Leave => self.leave(seen).await,
+            Step::CallOff => self.call_off(seen).await,
             Step::Move => self.move_on(seen).await,
             Step::MakeDisk(disk) => self.make_disk(seen, disk).await,
             Step::SnapshotDisk(id) => super::disk_snapshot::copy(&self.vms, id, Some(machine)).await,
@@ -202,8 +215,8 @@ impl Life for VmLife {
 
 impl VmLife {
     /// The lives of the service's VMs.
-    pub const fn new(vms: Vms) -> Self {
-        Self { vms }
+    pub fn new(vms: Vms, stop: CancellationToken) -> Self {
+        Self { vms, stop, broken_off: Mutex::default() }
     }
 
     /// The engine of the host that a VM's machine is on.
@@ -225,8 +238,6 @@ impl VmLife {
         let (vm, engine, config) = (&seen.vm, self.engine(seen)?, self.vms.config());
         let running = vm.status == Status::Running;
         let machine = engine.observe(vm.machine.id).await?;
-        let is_pending = vm.ports_pending || seen.rules != vm.applied_rules;
-        let is_pending = is_pending || self.vms.inbound(vm).is_ok_and(|ports| ports != vm.applied_ports);
         Ok(Snapshot {
             now: seen.now,
             deadlines: Deadlines {
@@ -248,11 +259,12 @@ impl VmLife {
             has_memory: vm.has_memory,
             ending: vm.ending,
             leaves: vm.leaves,
+            migrating: vm.machine.migrating,
             power_off_at: vm.power_off_at,
             pressed_at: vm.pressed_at,
             start_after: vm.start_after,
             guest_ready: vm.guest_ready,
-            ports_changed: running && (is_pending || !engine.has_network(vm.machine.id).await),
+            ports_changed: running && self.ports_changed(vm, &seen.rules, &*engine).await,
             keys_changed: running && vm.keys_state == KeysState::Pending,
             host_restarted: vm.machine.host_boot.as_ref().is_some_and(|boot| *boot != engine.host_boot()),
             restart_policy: vm.restart_policy,
@@ -263,6 +275,13 @@ impl VmLife {
             machine,
             machine_ready: running && !vm.guest_ready && engine.guest_ready(vm.machine.id).await,
         })
+    }
+
+    /// Whether a machine that runs is not reached as it should be, has not these rules, or nobody carries its network.
+    async fn ports_changed(&self, vm: &VmRow, rules: &Rules, engine: &dyn Engine) -> bool {
+        let is_pending = vm.ports_pending || *rules != vm.applied_rules;
+        let is_pending = is_pending || self.vms.inbound(vm).is_ok_and(|ports| ports != vm.applied_ports);
+        is_pending || !engine.has_network(vm.machine.id).await
     }
 
     /// Has the host take back the devices of a machine that is to hold nothing any more, since once its row says so they may
@@ -327,7 +346,12 @@ impl VmLife {
 
     /// The machine a row describes.
     fn spec(&self, seen: &Seen) -> Result<MachineSpec, StepError> {
-        let (vm, disks) = (&seen.vm, &seen.disks);
+        self.spec_of(&seen.vm, seen)
+    }
+
+    /// The machine that a row would describe, with the disks, rules and GPUs that were seen.
+    fn spec_of(&self, vm: &VmRow, seen: &Seen) -> Result<MachineSpec, StepError> {
+        let disks = &seen.disks;
         let ports = self.vms.inbound(vm)?;
         let address = vm.machine.address.ok_or_else(|| Error::internal("a machine without an address"))?;
         let data: Vec<_> = disks.iter().filter(|d| d.kind == DiskKind::Data).collect();
@@ -347,7 +371,7 @@ impl VmLife {
             address,
             slot: vm.machine.slot.unwrap_or_default(),
             // A switch of a project's network is linked to a program beside the machine.
-            is_bridged: self.engine(seen)?.network().is_bridged && vm.networks.is_empty(),
+            is_bridged: self.vms.engine_of(vm.machine.host)?.network().is_bridged && vm.networks.is_empty(),
             ports,
             networks: vm.networks.iter().map(MembershipRow::membership).collect(),
             rules: seen.rules.clone(),

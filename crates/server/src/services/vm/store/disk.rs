@@ -17,7 +17,8 @@ use crate::db::{Db, DbError, FromRow, On, Query, Row, Tx, due, home, marks, page
 const TABLE: &str = "disks";
 /// Those that are not gone, and may be on a host, or on their way to it.
 const LIVING: &str = "SELECT id FROM disks WHERE deleted_at IS NULL AND (host_id IS NULL OR host_id = $1 \
-     OR vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1))";
+     OR vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1) \
+     OR vm_id IN (SELECT vm_id FROM vm_migrations WHERE host_id = $1))";
 
 /// A disk as its row has it.
 #[derive(Clone, Debug)]
@@ -306,14 +307,16 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
 }
 
 /// The sizes of disks that have a place on a host, summed, in GiB: those that are there or being made,
-/// those that could not be made anew, of which what was there is still, and those that are brought there to their VM.
+/// those that could not be made anew, of which what was there is still, and those that come there to their VM, or with it.
 pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(gb), 0) AS BIGINT) AS gb FROM (\
          SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id = $1 \
          AND (status NOT IN ('pending', 'failed') OR (status = 'failed' AND anew <> 0)) \
          UNION ALL SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND to_host_id = $1 \
          AND host_id <> $1 AND status = 'ready' \
-         AND vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1)) placed")
+         AND vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1) \
+         UNION ALL SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id <> $1 \
+         AND vm_id IN (SELECT vm_id FROM vm_migrations WHERE host_id = $1)) placed")
     .bind(host)
     .fetch_one(tx)
     .await

@@ -9,6 +9,7 @@ pub mod brought_disk;
 pub mod disk;
 pub mod disk_snapshot;
 pub mod image;
+pub mod migration;
 pub mod name;
 pub mod operation;
 pub mod project_image;

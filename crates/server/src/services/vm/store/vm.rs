@@ -323,15 +323,27 @@ pub async fn running_on(tx: &mut Tx, host: HostId) -> Result<Vec<VmRow>, DbError
     running.bind(host).fetch_all(tx).await
 }
 
-/// VMs that run on a host and were asked to leave it.
+/// VMs that run on a host and were asked to leave it, but for those that are on their way.
 pub async fn asked_on(tx: &mut Tx, host: HostId) -> Result<Vec<VmRow>, DbError> {
     let asked = sql(select!(
-        " WHERE m.host_id = $1 AND vms.deleted_at IS NULL AND vms.leaves = 1 AND vms.status = 'running' ORDER BY vms.id"
+        " WHERE m.host_id = $1 AND vms.deleted_at IS NULL AND vms.leaves = 1 AND vms.status = 'running' \
+         AND NOT EXISTS (SELECT 1 FROM vm_migrations g WHERE g.vm_id = vms.id) ORDER BY vms.id"
     ));
     asked.bind(host).fetch_all(tx).await
 }
 
-/// How many VMs are on their way from a host to another one, and run on neither.
+/// VMs of a host that were asked to leave it.
+pub async fn to_leave(tx: &mut Tx, host: HostId) -> Result<Vec<VmId>, DbError> {
+    let asked = sql(concat!(
+        "SELECT vms.id FROM ",
+        with_machine!("vms", "vm"),
+        " WHERE m.host_id = $1 AND vms.deleted_at IS NULL AND vms.leaves = 1"
+    ));
+    let rows: Vec<IdRow> = asked.bind(host).fetch_all(tx).await?;
+    Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// How many VMs are on their way from a host to another one, or were asked to leave it.
 pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT COUNT(*) FROM vms JOIN disks d ON d.id = vms.root_disk_id WHERE d.host_id = $1 AND vms.deleted_at IS NULL \
          AND (vms.status = 'restarting' OR (vms.status = 'running' AND vms.leaves = 1))")
@@ -340,11 +352,11 @@ pub async fn leaving(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     .await
 }
 
-/// VMs that are to leave a host that is not drained any more, or not of those that run.
+/// VMs that are to leave a host that is not drained any more.
 pub async fn leaving_for_nothing(on: impl On) -> Result<Vec<VmRow>, DbError> {
     let for_nothing = sql(select!(
         " WHERE vms.leaves = 1 AND vms.deleted_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts h \
-         WHERE h.id = m.host_id AND h.removed_at IS NULL AND (h.drain = 'all' OR (h.drain = 'off' AND vms.status <> 'running')))"
+         WHERE h.id = m.host_id AND h.removed_at IS NULL AND h.drain IS NOT NULL)"
     ));
     for_nothing.fetch_all(on).await
 }

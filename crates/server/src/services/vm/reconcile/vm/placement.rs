@@ -62,7 +62,7 @@ impl VmLife {
     }
 
     /// Where a VM would be reached on the host that takes it, if one of these does.
-    async fn reach(&self, seen: &Seen, offers: &mut Offers) -> Result<Option<Reach>, StepError> {
+    pub(super) async fn reach(&self, seen: &Seen, offers: &mut Offers) -> Result<Option<Reach>, StepError> {
         loop {
             let Ok(Placed { host, .. }) = self.choice(seen, offers, Among::Asked).await? else { return Ok(None) };
             let missing = match self.free_reach(&seen.vm.machine, host).await? {

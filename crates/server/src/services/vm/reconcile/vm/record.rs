@@ -188,13 +188,15 @@ impl VmLife {
 /// The row as it is now, if it still wants what it wanted when it was looked at.
 pub(super) async fn still(tx: &mut Tx, seen: &Seen) -> Result<Option<VmRow>, StepError> {
     let now = store::vm::load(tx, seen.vm.id).await?;
-    Ok(now.filter(|vm| {
-        let (a, b) = (vm, &seen.vm);
-        let decided_for = |vm: &VmRow| (vm.want, vm.status, vm.status_since, vm.restart_policy, vm.expires_at);
-        // What a guest takes at a boot, too: one that begins after a change has it.
-        let taken_alike = a.ssh_keys == b.ssh_keys && a.user_data == b.user_data;
-        a.deleted_at.is_none() && decided_for(a) == decided_for(b) && taken_alike
-    }))
+    Ok(now.filter(|vm| is_still_wanted(&seen.vm, vm)))
+}
+
+/// Whether a row still wants what it wanted when it was looked at.
+pub(super) fn is_still_wanted(seen: &VmRow, now: &VmRow) -> bool {
+    let decided_for = |vm: &VmRow| (vm.want, vm.status, vm.status_since, vm.restart_policy, vm.expires_at);
+    // What a guest takes at a boot, too: one that begins after a change has it.
+    let taken_alike = now.ssh_keys == seen.ssh_keys && now.user_data == seen.user_data;
+    now.deleted_at.is_none() && decided_for(now) == decided_for(seen) && taken_alike
 }
 
 /// Whether a change led back to where it began: what was asked for failed, and the VM is as it was.
