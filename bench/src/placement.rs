@@ -47,7 +47,7 @@ impl Alike {
             disk: Disk { is_full: false, sizes: Some((1000, 100)) },
             gpus: &[],
             held_gpus: &self.held_gpus,
-            lacks_network: None,
+            lacks: None,
             at_hand: AtHand::Image,
         }
     }

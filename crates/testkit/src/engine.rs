@@ -12,9 +12,9 @@ use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::InboundPort;
 use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
-    Aim, Arrival, BroughtDisk, Capacity, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, Edition,
-    Engine, ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot,
-    Likeness, Load, MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec,
+    Edition, Engine, ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot,
+    Likeness, MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -818,18 +818,18 @@ impl Engine for SimulatedEngine {
         Ok(world.started(spec))
     }
 
-    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+    async fn send_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>> {
         self.call("send_machine").await?;
         let mut world = self.world();
         world.generations.admit(aim, Act::Change)?;
-        world.migrations.send(aim.id, load)
+        world.migrations.send(aim.id, channel)
     }
 
-    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
+    async fn fill_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>> {
         self.call("fill_machine").await?;
         let mut world = self.world();
         world.generations.admit(aim, Act::Change)?;
-        Ok(world.migrations.fill(aim.id, load))
+        Ok(world.migrations.fill(aim.id, channel))
     }
 
     async fn mirrored(&self, aim: Aim) -> Result<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use berth_domain::ids::{DiskId, MachineId};
-use berth_host::vm::{Console, Likeness, Load, MachineSpec};
+use berth_host::vm::{Channel, Console, Likeness, MachineSpec};
 use berth_host::{EngineError, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ pub(crate) struct Migrations {
     /// How processors are made here.
     pub(crate) processor: String,
     /// What of each was sent.
-    sent: HashMap<MachineId, Vec<Load>>,
+    sent: HashMap<MachineId, Vec<Channel>>,
     /// What of each came.
     came: HashMap<MachineId, Arriving>,
 }
@@ -58,10 +58,10 @@ impl Migrations {
     }
 
     /// Sends the name of something of a machine.
-    pub(crate) fn send(&mut self, id: MachineId, load: Load) -> Result<Box<dyn Console>> {
-        self.sent.entry(id).or_default().push(load);
+    pub(crate) fn send(&mut self, id: MachineId, channel: Channel) -> Result<Box<dyn Console>> {
+        self.sent.entry(id).or_default().push(channel);
         let (ours, mut theirs) = duplex(UNDER_WAY);
-        let name = format!("{load:?}\n");
+        let name = format!("{channel:?}\n");
         tokio::spawn(async move {
             let _ = theirs.write_all(name.as_bytes()).await;
             let _ = theirs.shutdown().await;
@@ -70,13 +70,13 @@ impl Migrations {
     }
 
     /// Takes the name of something of a machine.
-    pub(crate) fn fill(&mut self, id: MachineId, load: Load) -> Box<dyn Console> {
+    pub(crate) fn fill(&mut self, id: MachineId, channel: Channel) -> Box<dyn Console> {
         let came = self.came.entry(id).or_insert_with(|| Arriving(Arc::new(watch::Sender::new(Vec::new())))).clone();
         let (ours, mut theirs) = duplex(UNDER_WAY);
         tokio::spawn(async move {
             let mut name = String::new();
             let _ = theirs.read_to_string(&mut name).await;
-            if name == format!("{load:?}\n") {
+            if name == format!("{channel:?}\n") {
                 came.0.send_modify(|all| all.push(name));
             }
         });
@@ -85,7 +85,8 @@ impl Migrations {
 
     /// Whether all of a machine is on its way.
     pub(crate) fn sent(&self, id: MachineId) -> Result<()> {
-        let is_sent = self.sent.get(&id).is_some_and(|loads| loads.contains(&Load::Memory) && loads.len() > 1);
+        let is_sent =
+            self.sent.get(&id).is_some_and(|channels| channels.contains(&Channel::Memory) && channels.len() > 1);
         if is_sent { Ok(()) } else { Err(EngineError::Permanent("its memory, or its disk, is not sent".into())) }
     }
 
@@ -104,7 +105,7 @@ impl Arriving {
     /// Waits until the memory came, and a disk at least.
     pub(crate) async fn all(&self) -> Result<()> {
         let mut came = self.0.subscribe();
-        let memory = format!("{:?}\n", Load::Memory);
+        let memory = format!("{:?}\n", Channel::Memory);
         let all = came.wait_for(|all| all.contains(&memory) && all.len() > 1);
         let waited = tokio::time::timeout(PATIENCE, all).await;
         waited.map(drop).map_err(|_| EngineError::Transient("not all of it came".into()))

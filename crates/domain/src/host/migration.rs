@@ -27,10 +27,10 @@ pub struct Likeness {
     pub disks: BTreeMap<DiskId, u64>,
 }
 
-/// What of a machine goes to another host on a way of its own.
+/// What of a machine goes to another host on a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Load {
+pub enum Channel {
     /// What a disk has, and what is written to it from then on.
     Disk(DiskId),
     /// Its memory and the state of its devices.

@@ -121,8 +121,6 @@ pub struct Snapshot {
     pub ending: bool,
     /// Whether it is to go onto another host, since its own is drained.
     pub leaves: bool,
-    /// Whether another host waits for its machine, since a worker that is gone was sending it there.
-    pub migrating: bool,
     /// When the power button was pressed first.
     pub power_off_at: Option<Timestamp>,
     /// When the power button was pressed last.
@@ -167,11 +165,14 @@ pub const ROOM_POLL: i64 = 5;
 /// pressed before is lost.
 const PRESS_AGAIN: i64 = 1;
 
+/// What is done before anything is looked at: a machine that migrates was being sent by a worker that is gone, whatever is wanted
+/// of it, and its host may not answer while the other one has what it is to be freed of.
+pub fn first(migrates: bool) -> Option<Step> {
+    migrates.then_some(Step::CallOff)
+}
+
 /// The next step.
 pub fn next(s: &Snapshot) -> Step {
-    if s.migrating {
-        return Step::CallOff;
-    }
     let step = match s.want {
         Want::Gone => return gone(s),
         _ if s.expires_at.is_some_and(|at| at <= s.now) => return Step::Expire,

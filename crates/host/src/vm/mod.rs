@@ -23,7 +23,7 @@ pub use berth_domain::host::disk::{BroughtDisk, DiskSnapshotSpec, DiskSource, Di
 pub use berth_domain::host::export::{ExportSource, Exported, Part};
 pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::image::{Arrival, Edition, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot};
-pub use berth_domain::host::migration::{Likeness, Load};
+pub use berth_domain::host::migration::{Channel, Likeness};
 pub use berth_domain::host::model::VmNetwork;
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
@@ -135,10 +135,10 @@ pub trait Engine: Send + Sync + 'static {
 
     /// A way by which a running machine sends something of itself: bytes in both directions, for [`Engine::fill_machine`] of
     /// another host. Where it ends early, the machine goes on here.
-    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>>;
+    async fn send_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>>;
 
     /// A way by which a machine that waits gets something of itself.
-    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>>;
+    async fn fill_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>>;
 
     /// Waits until the other host has all that those disks have which are sent, and gets each further write.
     async fn mirrored(&self, aim: Aim) -> Result<()>;

@@ -67,9 +67,9 @@ use self::network::Programs;
 use self::screen::Screens;
 use super::integrity::Integrity;
 use super::{
-    Aim, Arrival, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine, ExportSource,
-    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness, Load, MachineSpec,
-    Open, Part, Started, Usage, VmNetwork,
+    Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
+    ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness,
+    MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -408,12 +408,12 @@ impl Engine for QemuEngine {
         Box::pin(self.act(spec.aim(), Act::Start, self.begin_to_wait(spec, likeness))).await
     }
 
-    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
-        self.act(aim, Act::Change, self.begin_to_send(aim.id, load)).await
+    async fn send_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>> {
+        self.act(aim, Act::Change, self.begin_to_send(aim.id, channel)).await
     }
 
-    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
-        self.act(aim, Act::Change, self.begin_to_fill(aim.id, load)).await
+    async fn fill_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>> {
+        self.act(aim, Act::Change, self.begin_to_fill(aim.id, channel)).await
     }
 
     async fn mirrored(&self, aim: Aim) -> Result<()> {

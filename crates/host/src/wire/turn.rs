@@ -62,8 +62,8 @@ pub async fn turn(host: &Host, ask: Ask, stream: impl Stream) -> io::Result<()> 
             let taken = |content| host.sandbox.take_memory(q.id, &q.file, content);
             take(&q, taken, stream).await
         }
-        Ask::Send(q) => carry(host.vm.send_machine(q.aim, q.load), say(&q, Ok(())).into(), stream).await,
-        Ask::Fill(q) => carry(host.vm.fill_machine(q.aim, q.load), say(&q, Ok(())).into(), stream).await,
+        Ask::Send(q) => carry(host.vm.send_machine(q.aim, q.channel), say(&q, Ok(())).into(), stream).await,
+        Ask::Fill(q) => carry(host.vm.fill_machine(q.aim, q.channel), say(&q, Ok(())).into(), stream).await,
         Ask::Agent(q) => agent(host, q, stream).await,
         Ask::Build(q) => build(host, q, stream).await,
         Ask::Stage(q) => {

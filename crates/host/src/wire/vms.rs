@@ -14,9 +14,9 @@ use uuid::Uuid;
 use super::message;
 use super::remote::{Remote, read};
 use crate::vm::{
-    Aim, Arrival, BroughtDisk, Capacity, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine, ExportSource,
-    Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness, Load, MachineSpec,
-    Open, Part, Started, Usage, VmNetwork,
+    Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
+    ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness,
+    MachineSpec, Open, Part, Started, Usage, VmNetwork,
 };
 use crate::{EngineError, Result, lost};
 
@@ -174,14 +174,14 @@ impl Engine for Remote {
         self.ask(migration::Expect { spec: spec.clone(), likeness: likeness.clone() }).await
     }
 
-    async fn send_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
-        let mut stream = self.begin(Ask::Stream(stream::Send { aim, load }.into())).await?;
+    async fn send_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>> {
+        let mut stream = self.begin(Ask::Stream(stream::Send { aim, channel }.into())).await?;
         self.hear(&mut stream).await?;
         Ok(stream)
     }
 
-    async fn fill_machine(&self, aim: Aim, load: Load) -> Result<Box<dyn Console>> {
-        let mut stream = self.begin(Ask::Stream(stream::Fill { aim, load }.into())).await?;
+    async fn fill_machine(&self, aim: Aim, channel: Channel) -> Result<Box<dyn Console>> {
+        let mut stream = self.begin(Ask::Stream(stream::Fill { aim, channel }.into())).await?;
         self.hear(&mut stream).await?;
         Ok(stream)
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use berth_domain::ids::DiskId;
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
-use berth_host::vm::{Engine, Likeness, Load, MachineSpec};
+use berth_host::vm::{Channel, Engine, Likeness, MachineSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
 use world::{World, until};
@@ -133,7 +133,7 @@ async fn a_machine_that_cannot_go_goes_on_where_it_is() {
     world.counts(&world.from).await;
     // Nobody takes its memory.
     let carried = world.mirror().await.expect("it is mirrored");
-    let mut way = world.from.engine.send_machine(aim, Load::Memory).await.expect("a way");
+    let mut way = world.from.engine.send_machine(aim, Channel::Memory).await.expect("a way");
     let handed = tokio::time::timeout(Duration::from_secs(1), world.from.engine.hand_over(aim)).await;
     handed.expect_err("it does not end, and nobody waits for it any more");
     tokio::time::timeout(LONGEST, tokio::io::copy(&mut way, &mut tokio::io::sink()))
@@ -152,7 +152,7 @@ async fn a_machine_that_cannot_go_goes_on_where_it_is() {
     world.counts(&world.from).await;
     // All is sent, and it is not to go on there after all.
     let mut carried = world.mirror().await.expect("it is mirrored");
-    carried.push(world.carry(Load::Memory).await.expect("a way"));
+    carried.push(world.carry(Channel::Memory).await.expect("a way"));
     world.from.engine.hand_over(aim).await.expect("it stands still");
     world.from.is(Machine::Paused).await;
     for _ in 0..2 {
@@ -169,6 +169,6 @@ async fn a_machine_that_cannot_go_goes_on_where_it_is() {
     world.from.engine.resume(aim).await.expect("it goes on");
     world.counts(&world.from).await;
     world.to.engine.power_off(world.to.spec.aim()).await.expect("an end");
-    let error = world.to.engine.fill_machine(world.to.spec.aim(), Load::Memory).await.err().expect("it is gone");
+    let error = world.to.engine.fill_machine(world.to.spec.aim(), Channel::Memory).await.err().expect("it is gone");
     assert!(matches!(error, EngineError::Transient(_)), "{error}");
 }

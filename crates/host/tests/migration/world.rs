@@ -14,7 +14,7 @@ use berth_egress::program::process::Executable;
 use berth_host::clock::Clock;
 use berth_host::network::Switches;
 use berth_host::vm::qemu::{CapturedBoots, QemuEngine, Settings};
-use berth_host::vm::{DataDisk, DiskSource, DiskSpec, Engine, Load, MachineSpec, VmNetwork};
+use berth_host::vm::{Channel, DataDisk, DiskSource, DiskSpec, Engine, MachineSpec, VmNetwork};
 use berth_host::{HostSettings, Machines, Result};
 use berth_qemu::{accel, launch, machine};
 use rustix::process::{Pid, Signal, kill_process};
@@ -218,10 +218,10 @@ impl World {
         self.to.engine.expect_machine(&self.to.spec, &likeness).await.map(drop)
     }
 
-    /// Carries a load from the one host to the other.
-    pub async fn carry(&self, load: Load) -> Result<JoinHandle<()>> {
-        let mut from = self.from.engine.send_machine(self.from.spec.aim(), load).await?;
-        let mut to = self.to.engine.fill_machine(self.to.spec.aim(), load).await?;
+    /// Carries a channel from the one host to the other.
+    pub async fn carry(&self, channel: Channel) -> Result<JoinHandle<()>> {
+        let mut from = self.from.engine.send_machine(self.from.spec.aim(), channel).await?;
+        let mut to = self.to.engine.fill_machine(self.to.spec.aim(), channel).await?;
         Ok(tokio::spawn(async move {
             let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
         }))
@@ -233,7 +233,7 @@ impl World {
         let mut carried = Vec::new();
         let data = self.from.spec.data_disks.iter().map(|disk| disk.id);
         for id in std::iter::once(self.from.spec.root_disk).chain(data) {
-            carried.push(self.carry(Load::Disk(id)).await?);
+            carried.push(self.carry(Channel::Disk(id)).await?);
         }
         self.from.engine.mirrored(self.from.spec.aim()).await.map(|()| carried)
     }
@@ -243,7 +243,7 @@ impl World {
         let began = Instant::now();
         let mut carried = self.mirror().await?;
         let mirrored = began.elapsed();
-        carried.push(self.carry(Load::Memory).await?);
+        carried.push(self.carry(Channel::Memory).await?);
         self.from.engine.hand_over(self.from.spec.aim()).await?;
         let handed = began.elapsed();
         self.to.engine.taken(self.to.spec.aim()).await?;

@@ -284,12 +284,8 @@ async fn a_service_that_dies_while_one_is_restarted_brings_it_there() {
         let platform = platform.crash_and_restart().await;
         platform.engine.let_go();
         beta.engine.let_go();
-        is_here_now(&platform, &beta, &id, &root).await;
+        self::is_here(&platform, &beta, &id, &root).await;
+        platform.admin.reaches(&id, "running").await;
+        assert!(platform.engine.spec(&id).is_some() && beta.engine.spec(&id).is_none(), "{call}");
     }
-}
-
-async fn is_here_now(platform: &Platform, beta: &JoinedHost, id: &str, root: &str) {
-    is_here(platform, beta, id, root).await;
-    platform.admin.reaches(id, "running").await;
-    assert!(platform.engine.spec(id).is_some() && beta.engine.spec(id).is_none());
 }

@@ -56,6 +56,15 @@ async fn is_there(platform: &Platform, beta: &JoinedHost, id: &str, root: &str) 
     );
 }
 
+/// Lets time pass until a VM has left the host that joined.
+async fn has_left_in_time(platform: &Platform, beta: &JoinedHost, id: &str) {
+    let left = async |admin: Caller| {
+        platform.advance(10);
+        host(&admin, id).await != json!(beta.id)
+    };
+    platform.admin.until("it left", left).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_that_runs_goes_as_it_runs_with_its_disks_and_is_reached_there() {
     let (platform, beta) = two().await;
@@ -102,12 +111,7 @@ async fn what_the_other_host_is_not_like_stays_until_it_may_be_restarted() {
     assert!(why.subject == id && reason.contains("it cannot go while it runs: the other host has another"), "{why:?}");
     is_there(&platform, &beta, &id, &root).await;
     drain(admin, &beta, "?restart=true").await;
-    admin
-        .until("it left", async |admin: Caller| {
-            platform.advance(10);
-            host(&admin, &id).await != json!(beta.id)
-        })
-        .await;
+    has_left_in_time(&platform, &beta, &id).await;
     is_here(&platform, &beta, &id, &root).await;
     admin.reaches(&id, "running").await;
     assert!(platform.engine.brought(&root).is_some(), "its disk came while it was off");
@@ -127,11 +131,7 @@ async fn whichever_call_fails_it_goes_on_where_it_was() {
         assert!(why.as_str().is_some_and(|why| why.contains("the way broke off")), "{call}: {why}");
         self::is_there(&platform, &beta, &id, &root).await;
         engine.allow(call);
-        let left = async |admin: Caller| {
-            platform.advance(10);
-            host(&admin, &id).await != json!(beta.id)
-        };
-        admin.until("another try", left).await;
+        has_left_in_time(&platform, &beta, &id).await;
         self::is_here(&platform, &beta, &id, &root).await;
     }
 }
@@ -158,11 +158,7 @@ async fn a_service_that_dies_while_it_goes_leaves_one_machine_that_runs() {
         beta.engine.let_go();
         is_there(&platform, &beta, &id, &root).await;
         leave(&platform.engine, MEMORY_MB);
-        let left = async |admin: Caller| {
-            platform.advance(10);
-            host(&admin, &id).await != json!(beta.id)
-        };
-        platform.admin.until("another try", left).await;
+        has_left_in_time(&platform, &beta, &id).await;
         self::is_here(&platform, &beta, &id, &root).await;
         assert_eq!(platform.engine.machine(&id), Some(Machine::Running), "{call}");
     }
@@ -204,11 +200,7 @@ async fn what_its_owner_wants_meanwhile_comes_first() {
     admin.until("its disk", has_it).await;
     is_there(&platform, &beta, &id, &root).await;
     leave(&platform.engine, MEMORY_MB);
-    let left = async |admin: Caller| {
-        platform.advance(10);
-        host(&admin, &id).await != json!(beta.id)
-    };
-    admin.until("another try", left).await;
+    has_left_in_time(&platform, &beta, &id).await;
     self::is_here(&platform, &beta, &id, &root).await;
 }
 
@@ -338,11 +330,7 @@ async fn ports_that_are_wished_meanwhile_are_open_at_once() {
     assert_eq!(admin.patch(&format!("/vms/{id}"), wished).await.status, 200);
     admin.until("the port", async |_| beta.engine.open_ports(&id).contains(&8443)).await;
     beta.engine.let_go();
-    let left = async |admin: Caller| {
-        platform.advance(10);
-        host(&admin, &id).await != json!(beta.id)
-    };
-    admin.until("another try", left).await;
+    has_left_in_time(&platform, &beta, &id).await;
     is_here(&platform, &beta, &id, &root).await;
     let is_open = || platform.engine.open_ports(&id).contains(&8443);
     admin.until("the port there", async |_| is_open()).await;
@@ -378,11 +366,7 @@ async fn one_that_breaks_off_again_and_again_is_restarted_where_it_may_be() {
     beta.engine.refuse("hand_over", EngineError::Transient("a bad sector".into()));
     drain(admin, &beta, "?restart=true").await;
     assert_eq!(told_again(admin, "vm.unplaced", 1).await.subject, id);
-    let left = async |admin: Caller| {
-        platform.advance(10);
-        host(&admin, &id).await != json!(beta.id)
-    };
-    admin.until("its restart", left).await;
+    has_left_in_time(&platform, &beta, &id).await;
     is_here(&platform, &beta, &id, &root).await;
     admin.reaches(&id, "running").await;
     assert_eq!(told_again(admin, "vm.unplaced", 2).await.subject, id, "it was tried three times");

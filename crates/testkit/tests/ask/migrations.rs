@@ -3,7 +3,7 @@
 use berth_domain::ids::{DiskId, MachineId};
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
-use berth_host::vm::{Likeness, Load, MachineSpec};
+use berth_host::vm::{Channel, Likeness, MachineSpec};
 use tokio::io::AsyncReadExt;
 
 use crate::vms::spec;
@@ -27,12 +27,12 @@ pub async fn migrations(way: &Way) -> Vec<String> {
     said.push(format!("{:?} {:?}", vm.expect_machine(&to, &other).await, vm.expect_machine(&from, &likeness).await));
     said.push(format!("{:?}", vm.expect_machine(&to, &likeness).await));
     said.push(format!("{:?} {:?}", vm.observe(to.id).await, vm.hand_over(from.aim()).await));
-    for load in [Load::Disk(DiskId(id(2))), Load::Disk(DiskId(id(3))), Load::Memory] {
-        if load == Load::Memory {
+    for channel in [Channel::Disk(DiskId(id(2))), Channel::Disk(DiskId(id(3))), Channel::Memory] {
+        if channel == Channel::Memory {
             said.push(format!("{:?}", vm.mirrored(from.aim()).await));
         }
-        let mut into = vm.fill_machine(to.aim(), load).await.expect("a way");
-        let mut out = vm.send_machine(from.aim(), load).await.expect("a way");
+        let mut into = vm.fill_machine(to.aim(), channel).await.expect("a way");
+        let mut out = vm.send_machine(from.aim(), channel).await.expect("a way");
         tokio::io::copy_bidirectional(&mut out, &mut into).await.expect("all of it");
         assert_eq!(out.read(&mut [0]).await.expect("an end"), 0);
     }

@@ -7,7 +7,7 @@ use super::question::questions;
 use crate::host::Aim;
 use crate::host::export::{ExportSource, Part};
 use crate::host::image::{Edition, ImageFile as File};
-use crate::host::migration::Load;
+use crate::host::migration::Channel;
 use crate::host::model::About;
 use crate::host::template::{BuildSpec, Built};
 use crate::ids::{LayerId, MachineId, MemoryId, UploadId};
@@ -104,14 +104,14 @@ questions! {
             /// Which machine, and what it was decided for.
             aim: Aim,
             /// What of it.
-            load: Load,
+            channel: Channel,
         } -> (),
         /// Brings something of a machine of a VM that is expected: bytes in both directions.
         Fill "fill" {
             /// Which machine, and what it was decided for.
             aim: Aim,
             /// What of it.
-            load: Load,
+            channel: Channel,
         } -> (),
         /// Reaches a running machine's agent, for what the users of a sandbox ask of it: HTTP/2, in which the host is
         /// the server. While it lasts, the sandbox is in use.

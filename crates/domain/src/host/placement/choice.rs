@@ -188,7 +188,7 @@ fn admits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
         State::Draining if wish.on.is_none() => return Err(Why::Draining),
         State::Ready | State::Cordoned | State::Draining | State::Lost | State::Joining => {}
     }
-    host.lacks_network.map_or(Ok(()), |missing| Err(Why::Network(missing.to_owned())))
+    host.lacks.map_or(Ok(()), |missing| Err(Why::Lacks(missing.to_owned())))
 }
 
 /// Whether a host has room for disks that are still to be made. Those that are there fit.

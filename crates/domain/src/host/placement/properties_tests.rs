@@ -26,7 +26,7 @@ pub(super) struct Owned {
     pub disk: Disk,
     pub gpus: Vec<Gpu>,
     pub held_gpus: BTreeSet<Device>,
-    pub lacks_network: Option<&'static str>,
+    pub lacks: Option<&'static str>,
     pub at_hand: AtHand,
 }
 
@@ -46,7 +46,7 @@ impl Owned {
             disk: Disk::default(),
             gpus: Vec::new(),
             held_gpus: BTreeSet::new(),
-            lacks_network: None,
+            lacks: None,
             at_hand: AtHand::Nothing,
         }
     }
@@ -72,7 +72,7 @@ impl Owned {
             disk: self.disk,
             gpus: &self.gpus,
             held_gpus: &self.held_gpus,
-            lacks_network: self.lacks_network,
+            lacks: self.lacks,
             at_hand: self.at_hand,
         }
     }

@@ -146,7 +146,7 @@ fn region_labels_layers_and_network_are_asked_for() {
         let host = Owned { at_hand, ..alpha.clone() };
         assert_eq!(alone(&fork, &host).is_ok(), is_able, "{at_hand:?}");
     }
-    let without = Owned { lacks_network: Some("the ports 1-2 are given out"), ..alpha };
+    let without = Owned { lacks: Some("the ports 1-2 are given out"), ..alpha };
     assert_eq!(
         refusal(&north, &without),
         ("the ports 1-2 are given out".into(), "host alpha: the ports 1-2 are given out".into())

@@ -31,8 +31,8 @@ pub enum Why {
     Draining,
     /// An operator said that it takes no more.
     Cordoned,
-    /// It has no address, or no ports, for the machine.
-    Network(String),
+    /// It has no address, or no ports, for the machine, or is not like the host that the machine runs on.
+    Lacks(String),
     /// Virtual CPUs.
     Vcpu(Amount),
     /// Memory, in MiB.
@@ -87,7 +87,7 @@ impl Why {
             Self::Image(_) => 7,
             Self::Draining => 8,
             Self::Cordoned => 9,
-            Self::Network(_) => 10,
+            Self::Lacks(_) => 10,
             Self::Vcpu(_) => 11,
             Self::Memory(..) => 12,
             Self::Sandboxes(_) => 13,
@@ -131,7 +131,7 @@ impl Why {
             Self::DiskFull(Kind::Vm) => "the host's disk is almost full".into(),
             Self::DiskFull(Kind::Sandbox) => DISK_FULL.into(),
             Self::Disk(amount) => region_has(amount, " GiB", "disk"),
-            Self::Network(missing) | Self::Gpus(missing) => missing.clone(),
+            Self::Lacks(missing) | Self::Gpus(missing) => missing.clone(),
         }
     }
 
@@ -174,7 +174,7 @@ impl fmt::Display for Why {
             Self::Sandboxes(most) => write!(f, "it has the {most} sandboxes that it takes at most"),
             Self::DiskFull(_) => f.write_str("its disk is almost full"),
             Self::Disk(amount) => left(f, amount, "GiB of disk"),
-            Self::Network(missing) | Self::Gpus(missing) => f.write_str(missing),
+            Self::Lacks(missing) | Self::Gpus(missing) => f.write_str(missing),
         }
     }
 }

@@ -92,8 +92,8 @@ pub struct Host<'a> {
     pub gpus: &'a [Gpu],
     /// Devices of them that machines have.
     pub held_gpus: &'a BTreeSet<Device>,
-    /// What it lacks of addresses and ports for the machine, as a sentence.
-    pub lacks_network: Option<&'a str>,
+    /// What it lacks of addresses and ports, or of what the machine is like, as a sentence.
+    pub lacks: Option<&'a str>,
     /// What it has of what the machine begins with.
     pub at_hand: AtHand,
 }

@@ -20,8 +20,8 @@ use super::memory::processor_of;
 use super::start::write_seed;
 use super::{QemuEngine, network, notes};
 use crate::error::{qemu_failed, transient};
-use crate::vm::{Console, DataDisk, Likeness, Load, MachineSpec, Started};
-use crate::{EngineError, Result, fault};
+use crate::vm::{Channel, Console, DataDisk, Likeness, MachineSpec, Started};
+use crate::{EngineError, Result};
 
 impl QemuEngine {
     /// What a running machine is like, where it can go to another host.
@@ -91,7 +91,6 @@ impl QemuEngine {
         let dir = self.machine(spec.id);
         std::fs::create_dir_all(&dir).map_err(transient)?;
         self.make_disks_to_fill(spec, likeness).await?;
-        fault::point("vm.migration.disks").await.map_err(transient)?;
         // Its guest has the network of a program, whatever it is to have from its next boot on.
         let as_it_is = MachineSpec { is_bridged: false, goes_on: false, ..spec.clone() };
         drop(self.bridge_for(&as_it_is).await?);
@@ -110,7 +109,6 @@ impl QemuEngine {
         let (open, low_ports) = self.sort_ports(spec);
         let bound = network::bind(&open)?;
         migration::expect(&coming).await.map_err(qemu_failed)?;
-        fault::point("vm.migration.waits").await.map_err(transient)?;
         self.programs.begin(spec, bound.sockets).await?;
         self.attend(spec.id);
         Ok(Started { low_ports, taken_ports: bound.taken, ..Started::default() })
@@ -161,30 +159,29 @@ impl QemuEngine {
     }
 
     /// A way by which a running machine sends something of itself.
-    pub(super) async fn begin_to_send(&self, id: MachineId, load: Load) -> Result<Box<dyn Console>> {
+    pub(super) async fn begin_to_send(&self, id: MachineId, channel: Channel) -> Result<Box<dyn Console>> {
         let dir = self.process_of(id)?;
-        let way = match load {
-            Load::Disk(disk) => in_time(migration::send_disk(&dir, &disk.serial())).await?,
-            Load::Memory => {
+        let way = match channel {
+            Channel::Disk(disk) => in_time(migration::send_disk(&dir, &disk.serial())).await?,
+            Channel::Memory => {
                 // A guest that is frozen stays so elsewhere, where nobody knows of it; a disk that is copied does not go.
                 self.thaw(id).await;
                 in_time(snapshot::give_up_all(&dir)).await?;
                 in_time(migration::send_memory(&dir)).await?
             }
         };
-        fault::point("vm.migration.sends").await.map_err(transient)?;
         Ok(Box::new(way))
     }
 
     /// A way by which a machine that waits gets something of itself.
-    pub(super) async fn begin_to_fill(&self, id: MachineId, load: Load) -> Result<Box<dyn Console>> {
+    pub(super) async fn begin_to_fill(&self, id: MachineId, channel: Channel) -> Result<Box<dyn Console>> {
         let dir = self.process_of(id)?;
         if !migration::waits(&dir).await.map_err(qemu_failed)? {
             return Err(EngineError::Permanent("the machine does not wait for another host".into()));
         }
-        let way = match load {
-            Load::Disk(_) => migration::fill_disk(&dir).await,
-            Load::Memory => migration::fill_memory(&dir).await,
+        let way = match channel {
+            Channel::Disk(_) => migration::fill_disk(&dir).await,
+            Channel::Memory => migration::fill_memory(&dir).await,
         };
         Ok(Box::new(way.map_err(qemu_failed)?))
     }
@@ -196,9 +193,7 @@ impl QemuEngine {
 
     /// Waits until the other host has all of a machine, which stands still then.
     pub(super) async fn hand_machine_over(&self, id: MachineId) -> Result<()> {
-        let dir = self.process_of(id)?;
-        migration::hand_over(&dir).await.map_err(qemu_failed)?;
-        fault::point("vm.migration.handed").await.map_err(transient)
+        migration::hand_over(&self.process_of(id)?).await.map_err(qemu_failed)
     }
 
     /// Waits until all of a machine has come.

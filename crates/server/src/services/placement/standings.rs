@@ -31,8 +31,8 @@ pub struct Now<'a> {
     pub disk: Disk,
     /// Its GPUs, where some are wished.
     pub gpus: &'a [Gpu],
-    /// What it lacks of addresses and ports for the machine, as a sentence.
-    pub lacks_network: Option<&'a str>,
+    /// What it lacks of addresses and ports, or of what the machine is like, as a sentence.
+    pub lacks: Option<&'a str>,
     /// What it has of what the machine begins with.
     pub at_hand: AtHand,
 }
@@ -171,7 +171,7 @@ impl Standing {
             disk: now.map_or_else(Disk::default, |now| now.disk),
             gpus: now.map_or(&[], |now| now.gpus),
             held_gpus: &self.held_gpus,
-            lacks_network: now.and_then(|now| now.lacks_network),
+            lacks: now.and_then(|now| now.lacks),
             at_hand: now.map_or(AtHand::Nothing, |now| now.at_hand),
         }
     }
@@ -237,7 +237,7 @@ mod tests {
             most_sandboxes: None,
             disk: Disk { is_full: false, sizes: None },
             gpus: &[],
-            lacks_network: None,
+            lacks: None,
             at_hand: AtHand::Nothing,
         }
     }

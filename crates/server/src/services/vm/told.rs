@@ -1,4 +1,4 @@
-//! What the owners of disks and their snapshots are told when a worker or a request changed one.
+//! What owners of VMs are told of them, and those of disks and their snapshots when a worker or a request changed one.
 
 use berth_domain::Timestamp;
 use berth_domain::vm::backup::Target;
@@ -9,7 +9,18 @@ use super::store::backup_schedule::BackupScheduleRow;
 use super::store::disk::DiskRow;
 use super::store::disk_snapshot::DiskSnapshotRow;
 use super::store::project_image::ProjectImageRow;
+use super::store::vm::VmRow;
 use crate::db::{DbError, Tx, event};
+
+/// What the owner of a VM is told that goes to another host while it runs.
+const MIGRATES: &str = "going to another host while it runs";
+
+/// What the owner of a VM is told: what its row says, and that it migrates.
+pub fn message(vm: &VmRow) -> Option<String> {
+    let migrates = vm.machine.migrating.then(|| MIGRATES.to_owned());
+    let all: Vec<_> = vm.message.clone().into_iter().chain(migrates).collect();
+    (!all.is_empty()).then(|| all.join("; "))
+}
 
 /// Tells that a disk has another status, another VM or none.
 pub async fn disk(tx: &mut Tx, disk: &DiskRow, now: Timestamp) -> Result<(), DbError> {

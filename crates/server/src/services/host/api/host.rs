@@ -104,8 +104,8 @@ pub(super) async fn uncordon_host(
 }
 
 /// Has a host take no new machines, and its VMs go to other hosts that have room, with their disks: those that are off, as
-/// soon as they are, and those that run, a few at a time, while they run. With `restart=true` those leave, too, that cannot go as
-/// they run: each is shut down and starts elsewhere.
+/// soon as they are, and those that run, a few at a time, while they run (live migration). With `restart=true` those leave,
+/// too, that cannot go as they run: each is shut down and starts elsewhere.
 /// Sandboxes go with disk and memory: those that are paused or have failed, and with `restart=true` those that run, too,
 /// which are paused, and go on elsewhere. Their snapshots and projects' templates follow. VMs that are suspended with their
 /// memory, snapshots of disks, images of projects, disks of no VM and the platform's templates stay. `holds` says what is

@@ -155,7 +155,7 @@ pub(super) async fn place(
             most_sandboxes: asked.is_sandbox.then(|| sandboxes.config().max_sandboxes),
             disk: Disk { is_full: !capacity.has_room(lacking_mb), sizes: None },
             gpus,
-            lacks_network: None,
+            lacks: None,
             at_hand: at_hand(*host, own, capacity, asked.ground),
         };
         (*host, now)

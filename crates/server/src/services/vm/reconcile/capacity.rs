@@ -35,8 +35,8 @@ pub(super) struct Offer {
     gpus: Vec<Gpu>,
     /// Whether it has the VM's image, if it is of the platform.
     has_image: bool,
-    /// What it lacks of addresses and ports, or of what the VM's machine is like, as a sentence.
-    pub lacks_network: Option<String>,
+    /// What it lacks of addresses and ports, or of what the machine is like, as a sentence.
+    pub lacks: Option<String>,
 }
 
 impl Offer {
@@ -49,7 +49,7 @@ impl Offer {
             most_sandboxes: None,
             disk: Disk { is_full: makes_disks && !capacity.disk_free, sizes: None },
             gpus: &self.gpus,
-            lacks_network: self.lacks_network.as_deref(),
+            lacks: self.lacks.as_deref(),
             at_hand: if self.has_image { AtHand::Image } else { AtHand::Nothing },
         }
     }
@@ -133,7 +133,7 @@ async fn offer(
     let capacity = engine.capacity().await?;
     let gpus = if vm.gpu_config_count > 0 { engine.gpus().await? } else { Vec::new() };
     let has_image = is_taken_on_trust || engine.image(&vm.image_id).await?.is_some();
-    Ok(Offer { capacity, gpus, has_image, lacks_network: None })
+    Ok(Offer { capacity, gpus, has_image, lacks: None })
 }
 
 /// Which hosts are read that a VM is put onto.

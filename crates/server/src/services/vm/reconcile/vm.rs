@@ -91,9 +91,8 @@ impl Life for VmLife {
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
-        if seen.vm.machine.migrating {
-            // Its host may not answer, and the other one has what it is to be freed of.
-            return Ok(Next::Take(Step::CallOff));
+        if let Some(step) = plan::first(seen.vm.machine.migrating) {
+            return Ok(Next::Take(step));
         }
         Ok(match plan::next(&self.snapshot(seen).await?) {
             Step::Rest => Next::Rest(None),
@@ -259,7 +258,6 @@ impl VmLife {
             has_memory: vm.has_memory,
             ending: vm.ending,
             leaves: vm.leaves,
-            migrating: vm.machine.migrating,
             power_off_at: vm.power_off_at,
             pressed_at: vm.pressed_at,
             start_after: vm.start_after,

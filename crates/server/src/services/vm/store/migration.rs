@@ -1,6 +1,5 @@
 //! Rows of VMs that go to another host while they run.
 
-use berth_domain::Timestamp;
 use berth_domain::ids::{HostId, MachineId, VmId};
 
 use crate::columns;
@@ -16,25 +15,18 @@ pub struct MigrationRow {
     pub place: MachineId,
     /// The other host.
     pub host: HostId,
-    /// Since when.
-    pub created_at: Timestamp,
 }
 
 impl FromRow for MigrationRow {
     fn from_row(row: &Row) -> Result<Self, DbError> {
-        Ok(Self {
-            vm: row.parsed("vm_id")?,
-            place: row.parsed("place_id")?,
-            host: row.parsed("host_id")?,
-            created_at: row.time("created_at")?,
-        })
+        Ok(Self { vm: row.parsed("vm_id")?, place: row.parsed("place_id")?, host: row.parsed("host_id")? })
     }
 }
 
 /// Writes a new row, beside that of the place.
 pub async fn insert(tx: &mut Tx, migration: &MigrationRow) -> Result<(), DbError> {
     let columns = columns! {
-        "vm_id": migration.vm, "place_id": migration.place, "host_id": migration.host, "created_at": migration.created_at,
+        "vm_id": migration.vm, "place_id": migration.place, "host_id": migration.host
     };
     record::insert("vm_migrations", columns).execute(tx).await.map(drop)
 }

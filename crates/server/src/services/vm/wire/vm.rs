@@ -13,6 +13,7 @@ use crate::services::membership::MembershipView;
 use crate::services::vm::store::disk::{DiskRow, mount_points};
 use crate::services::vm::store::operation::OperationRow;
 use crate::services::vm::store::vm::VmRow;
+use crate::services::vm::told::message;
 
 /// A virtual machine.
 #[derive(Debug, Serialize, ToSchema)]
@@ -222,7 +223,7 @@ impl VmView {
             region_id: vm.region_id.clone(),
             host_id: None,
             status: vm.status.as_str(),
-            message: told(vm.machine.host_is_lost, vm.message.as_deref()),
+            message: told(vm.machine.host_is_lost, message(vm).as_deref()),
             vm_config_id: vm.vm_config_id.clone(),
             gpu_config_count: vm.gpu_config_count,
             plan_id: vm.plan_id.clone(),

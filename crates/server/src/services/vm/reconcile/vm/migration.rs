@@ -23,7 +23,7 @@ use berth_domain::vm::model::Want;
 use berth_domain::vm::plan::Machine as Observed;
 use berth_domain::vm::request::MAX_DATA_DISKS;
 use berth_host::EngineError;
-use berth_host::vm::{Engine, Likeness, Load, MachineSpec, Started};
+use berth_host::vm::{Channel, Engine, Likeness, MachineSpec, Started};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -40,8 +40,6 @@ use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::store::migration::MigrationRow;
 use crate::services::vm::store::vm::VmRow;
 
-/// What the owner of a VM is told that is on its way.
-const MIGRATES: &str = "going to another host while it runs";
 /// Why one stays of which something else was wanted meanwhile.
 const CHANGED: &str = "it cannot go while it runs: its disks, ports or rules changed, or were copied, on the way";
 /// How long its disks may take: 2 TiB at 30 MB a second.
@@ -65,9 +63,9 @@ pub(super) enum Migrated {
     BrokeOff(Refusal),
 }
 
-/// A VM on its way.
-struct Journey {
-    migration: MigrationRow,
+/// A VM that goes to another host.
+struct Migration {
+    row: MigrationRow,
     /// Its row as it is to be.
     there: VmRow,
     /// Its machine as it is to be there, and as it is.
@@ -80,7 +78,7 @@ struct Journey {
 }
 
 /// Why a VM does not come.
-enum Stop {
+enum Obstacle {
     /// The other host is not like this one, or lacks something.
     Unlike(EngineError),
     /// Something on the way failed.
@@ -89,7 +87,7 @@ enum Stop {
     Overtaken,
 }
 
-impl fmt::Display for Stop {
+impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unlike(error) | Self::Failed(StepError::Engine(error)) => error.fmt(f),
@@ -116,26 +114,26 @@ impl VmLife {
         }
         let (mut unlike, mut may_pass) = (Unlike::new(), false);
         loop {
-            let journey = match self.set_out(seen, (&source, &likeness), &unlike).await? {
-                Ok(journey) => journey,
+            let migration = match self.begin(seen, (&source, &likeness), &unlike).await? {
+                Ok(migration) => migration,
                 // One that would take it failed for now.
                 Err(Migrated::Not(refusal)) if may_pass => return Ok(Migrated::BrokeOff(refusal)),
                 Err(migrated) => return Ok(migrated),
             };
-            let Some(stop) = self.go(seen, &journey).await? else { return Ok(Migrated::Over) };
-            self.end_journey(journey.migration.vm, Some(&journey.migration), &stop.to_string()).await?;
-            match stop {
-                Stop::Overtaken if self.is_decided_anew(seen).await? => return Ok(Migrated::Over),
-                Stop::Overtaken => return Ok(Migrated::BrokeOff(Refusal::everywhere(CHANGED.into()))),
-                Stop::Unlike(error) => {
+            let Some(obstacle) = self.go(seen, &migration).await? else { return Ok(Migrated::Over) };
+            self.end(seen.vm.id, Some(&migration.row), &obstacle.to_string()).await?;
+            match obstacle {
+                Obstacle::Overtaken if self.is_decided_anew(seen).await? => return Ok(Migrated::Over),
+                Obstacle::Overtaken => return Ok(Migrated::BrokeOff(Refusal::everywhere(CHANGED.into()))),
+                Obstacle::Unlike(error) => {
                     may_pass |= !error.is_final();
-                    unlike.insert(journey.migration.host, cannot(&error).owner);
+                    unlike.insert(migration.row.host, cannot(&error).owner);
                 }
-                Stop::Failed(StepError::Engine(error)) if error.is_final() => {
+                Obstacle::Failed(StepError::Engine(error)) if error.is_final() => {
                     return Ok(Migrated::Not(cannot(&error)));
                 }
-                Stop::Failed(StepError::Engine(error)) => return Ok(Migrated::BrokeOff(cannot(&error))),
-                Stop::Failed(error) => return Err(error),
+                Obstacle::Failed(StepError::Engine(error)) => return Ok(Migrated::BrokeOff(cannot(&error))),
+                Obstacle::Failed(error) => return Err(error),
             }
         }
     }
@@ -149,57 +147,55 @@ impl VmLife {
     }
 
     /// Has a machine come to the other host and go on there; why not, if it does not.
-    async fn go(&self, seen: &Seen, journey: &Journey) -> Result<Option<Stop>, StepError> {
+    async fn go(&self, seen: &Seen, migration: &Migration) -> Result<Option<Obstacle>, StepError> {
         fault("vm", "leave", "intent").await?;
         let came = tokio::select! {
-            came = journey.carry() => came,
-            () = self.overtaken(seen) => Err(Stop::Overtaken),
+            came = migration.carry() => came,
+            () = self.overtaken(seen) => Err(Obstacle::Overtaken),
         };
         let started = match came {
             Ok(started) => started,
-            Err(stop) => return Ok(Some(stop)),
+            Err(obstacle) => return Ok(Some(obstacle)),
         };
-        if !self.settle(seen, journey, &started).await? {
-            return Ok(Some(Stop::Overtaken));
+        if !self.settle(seen, migration, &started).await? {
+            return Ok(Some(Obstacle::Overtaken));
         }
-        self.arrive(seen, journey).await.map(|()| None)
+        self.arrive(seen, migration).await.map(|()| None)
     }
 
     /// Gives up that another host waits for a machine, which a worker that is gone was sending there.
     pub(super) async fn call_off(&self, seen: &Seen) -> Result<(), StepError> {
-        self.end_journey(seen.vm.id, None, "the worker that sent it is gone").await
+        self.end(seen.vm.id, None, "the worker that sent it is gone").await
     }
 
-    /// Has a machine go on where it is that was on its way: this journey's, or whatever there is.
-    async fn end_journey(&self, id: VmId, of: Option<&MigrationRow>, why: &str) -> Result<(), StepError> {
-        // Whoever comes late changes nothing of what was decided since: the rows say so, and the hosts are told a later generation.
+    /// Has a machine go on where it is: ends this migration of it, or whichever there is.
+    async fn end(&self, id: VmId, of: Option<&MigrationRow>, why: &str) -> Result<(), StepError> {
         let Some((vm, migration)) = self.claim(id, of).await? else { return Ok(()) };
         let aim = vm.machine.aim();
         let goes_on = self.goes_on(&vm).await;
         fault("vm", "call_off", "done").await?;
         self.forget(aim, vm.id, migration.host).await;
-        // One whose host is lost is looked at when that is back, and goes on then if it stands still.
-        if !vm.machine.host_is_lost && goes_on.is_err() {
-            // It is told again, and keeps no turn from others meanwhile.
-            let mut tx = self.vms.db().begin().await?;
-            if let Some(before) = store::vm::load(&mut tx, vm.id).await? {
-                self.write(&mut tx, &before, &VmRow { leaves: false, ..before.clone() }).await?;
-                tx.commit().await?;
-            }
-            return Ok(goes_on?);
-        }
-        let now = self.vms.clock().now();
+        // One whose host is lost is looked at when that is back, and goes on then if it stands still. Any other is told again, and
+        // keeps no turn from others meanwhile.
+        let is_over = goes_on.is_ok() || vm.machine.host_is_lost;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = store::vm::load(&mut tx, vm.id).await? else { return Ok(()) };
         if store::migration::find(&mut tx, vm.id).await? != Some(migration) {
             return Ok(());
         }
-        store::migration::end(&mut tx, &migration).await?;
-        let mut vm = VmRow { work_at: Some(now), ..before.clone() };
-        vm.message = vm.message.as_deref().and_then(without_word);
+        let work_at = Some(self.vms.clock().now());
+        let mut vm = VmRow { leaves: before.leaves && is_over, work_at, ..before.clone() };
+        if is_over {
+            store::migration::end(&mut tx, &migration).await?;
+            vm.machine.migrating = false;
+        }
         self.write(&mut tx, &before, &vm).await?;
+        tx.commit().await?;
+        if !is_over {
+            return Ok(goes_on?);
+        }
         tracing::info!(vm = %vm.id, to = %migration.host, why, "a VM stays, which was going to another host");
-        Ok(tx.commit().await?)
+        Ok(())
     }
 
     /// Has a machine go on where it is. One that does not answer is ended where it is not to run any more.
@@ -211,7 +207,8 @@ impl VmLife {
         }
     }
 
-    /// Makes a VM that is on its way, by this row or by any, one of a later generation: what is decided from then on is of that one.
+    /// Makes a VM that migrates, by this row or by any, one of a later generation. A worker that comes late changes nothing of what
+    /// was decided since: the rows are others, and the hosts know a later generation.
     async fn claim(&self, id: VmId, of: Option<&MigrationRow>) -> Result<Option<(VmRow, MigrationRow)>, StepError> {
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = store::vm::load(&mut tx, id).await? else { return Ok(None) };
@@ -225,17 +222,17 @@ impl VmLife {
     }
 
     /// Has a VM hold on another host what it is to have there, and says that it goes there.
-    async fn set_out(
+    async fn begin(
         &self,
         seen: &Seen,
         (source, likeness): (&Arc<dyn Engine>, &Likeness),
         unlike: &Unlike,
-    ) -> Result<Result<Journey, Migrated>, StepError> {
+    ) -> Result<Result<Migration, Migrated>, StepError> {
         let mut offers = capacity::all_offers(&self.vms, &seen.vm, &seen.disks).await?;
         for (host, offer) in &mut offers {
             let is_bridged = self.vms.engine_of(Some(*host)).is_ok_and(|engine| engine.network().is_bridged);
             let why = is_bridged.then(|| "it has VMs on a bridge, and this one runs on none".to_owned());
-            offer.lacks_network = unlike.get(host).cloned().or(why);
+            offer.lacks = unlike.get(host).cloned().or(why);
         }
         let reached = self.reach(seen, &mut offers).await?;
         if let Err(refusal) = self.choice(seen, &offers, Among::All).await? {
@@ -261,12 +258,12 @@ impl VmLife {
         self.take_place(&mut tx, &mut there, &placed, reach).await?;
         let spec = self.spec_of(&there, seen)?;
         let target = self.vms.engine_of(Some(placed.host))?;
-        let migration = self.say_so(&mut tx, (&before, &there), placed.host).await?;
+        let row = self.say_so(&mut tx, (&before, &there), placed.host).await?;
         tx.commit().await?;
         self.vms.estimates().note(placed.host, there.memory_mb);
         tracing::info!(vm = %there.id, from = ?before.machine.host, to = %placed.host, "a VM goes to another host while it runs");
         let (source, likeness) = (source.clone(), likeness.clone());
-        Ok(Ok(Journey { migration, there, spec, likeness, source, target, reason: placed.reason }))
+        Ok(Ok(Migration { row, there, spec, likeness, source, target, reason: placed.reason }))
     }
 
     /// Writes that a VM is on its way, and what it holds on the host that it goes to.
@@ -276,14 +273,13 @@ impl VmLife {
         (before, there): (&VmRow, &VmRow),
         host: HostId,
     ) -> Result<MigrationRow, StepError> {
-        let now = self.vms.clock().now();
         let place = machine::new_id();
         let held = Machine { id: place, owner: Owner::Vm(VmId(place.0)), generation: 0, ..there.machine.clone() };
         machine::insert(tx, &held).await?;
-        let migration = MigrationRow { vm: there.id, place, host, created_at: now };
+        let migration = MigrationRow { vm: there.id, place, host };
         store::migration::insert(tx, &migration).await?;
-        let mut vm = VmRow { message: Some(with_word(before.message.as_deref())), ..before.clone() };
-        vm.machine.generation = there.machine.generation;
+        let mut vm = before.clone();
+        (vm.machine.generation, vm.machine.migrating) = (there.machine.generation, true);
         self.write(tx, before, &vm).await?;
         Ok(migration)
     }
@@ -316,45 +312,44 @@ impl VmLife {
     }
 
     /// Has the rows name the host that a VM came to; false where something changed meanwhile.
-    async fn settle(&self, seen: &Seen, journey: &Journey, started: &Started) -> Result<bool, StepError> {
-        let (now, to) = (self.vms.clock().now(), journey.migration.host);
+    async fn settle(&self, seen: &Seen, migration: &Migration, started: &Started) -> Result<bool, StepError> {
+        let (now, to) = (self.vms.clock().now(), migration.row.host);
         // What its guest said of its boot it said here.
-        let guest_ready = journey.source.guest_ready(seen.vm.machine.id).await;
+        let guest_ready = migration.source.guest_ready(seen.vm.machine.id).await;
         let mut tx = self.vms.db().begin().await?;
         let Some(before) = still(&mut tx, seen).await?.filter(|vm| vm.leaves) else { return Ok(false) };
         let found = store::migration::find(&mut tx, before.id).await?;
         let disks = store::disk::of_vm(&mut tx, before.id).await?;
-        let is_same = found == Some(journey.migration)
-            && (before.machine.host, before.machine.generation) == (seen.vm.machine.host, journey.spec.generation);
+        let is_same = found == Some(migration.row)
+            && (before.machine.host, before.machine.generation) == (seen.vm.machine.host, migration.spec.generation);
         if !is_same || !are_alike(&seen.disks, &disks) || !is_there(&mut tx, to).await? {
             return Ok(false);
         }
         // The place is the machine's own from now on.
-        store::migration::end(&mut tx, &journey.migration).await?;
+        store::migration::end(&mut tx, &migration.row).await?;
         let guest_ready = guest_ready || before.guest_ready;
         let mut vm = VmRow { leaves: false, guest_ready, work_at: Some(now), ..before.clone() };
-        vm.machine = Machine { generation: before.machine.generation, ..journey.there.machine.clone() };
-        vm.machine.host_boot = Some(journey.target.host_boot());
-        opened(&mut vm, &journey.spec, started);
-        vm.message = standing(&vm, refused(&journey.spec, started));
+        vm.machine = Machine { host_boot: Some(migration.target.host_boot()), ..migration.there.machine.clone() };
+        opened(&mut vm, &migration.spec, started);
+        vm.message = standing(&vm, refused(&migration.spec, started));
         self.write(&mut tx, &before, &vm).await?;
         for disk in &disks {
             let here = DiskRow { host: Some(to), to: None, stuck_since: None, updated_at: now, ..disk.clone() };
             store::disk::update(&mut tx, disk, &here).await?;
         }
-        let (subject, data) = (vm.id.to_string(), placed_event(to, &journey.reason));
+        let (subject, data) = (vm.id.to_string(), placed_event(to, &migration.reason));
         event::emit_to_administrators(&mut tx, vm.project, "vm.placed", &subject, &data, now).await?;
         tx.commit().await?;
         Ok(true)
     }
 
     /// Has a machine go on where it came, and its former one go.
-    async fn arrive(&self, seen: &Seen, journey: &Journey) -> Result<(), StepError> {
+    async fn arrive(&self, seen: &Seen, migration: &Migration) -> Result<(), StepError> {
         fault("vm", "leave", "settled").await?;
-        let aim = journey.spec.aim();
-        journey.target.resume(aim).await?;
+        let aim = migration.spec.aim();
+        migration.target.resume(aim).await?;
         fault("vm", "leave", "resumed").await?;
-        tracing::info!(vm = %seen.vm.id, to = %journey.migration.host, "a VM came to another host while it ran");
+        tracing::info!(vm = %seen.vm.id, to = %migration.row.host, "a VM came to another host while it ran");
         if let Some(from) = seen.vm.machine.host {
             self.forget(aim, seen.vm.id, from).await;
         }
@@ -380,27 +375,27 @@ impl VmLife {
     }
 }
 
-impl Journey {
+impl Migration {
     /// Has all of a machine come to the other host, where it stands still then, as it does here.
-    async fn carry(&self) -> Result<Started, Stop> {
+    async fn carry(&self) -> Result<Started, Obstacle> {
         let started = match self.target.expect_machine(&self.spec, &self.likeness).await {
             Ok(started) => started,
-            Err(error) => return Err(Stop::Unlike(error)),
+            Err(error) => return Err(Obstacle::Unlike(error)),
         };
-        self.send().await.map_err(Stop::Failed)?;
+        self.send().await.map_err(Obstacle::Failed)?;
         Ok(started)
     }
 
     async fn send(&self) -> Result<(), StepError> {
-        let (aim, mut ways) = (self.spec.aim(), JoinSet::new());
+        let (aim, mut channels) = (self.spec.aim(), JoinSet::new());
         fault("vm", "leave", "expected").await?;
         for disk in self.likeness.disks.keys() {
-            self.join(&mut ways, Load::Disk(*disk)).await?;
+            self.join(&mut channels, Channel::Disk(*disk)).await?;
         }
         let late = |_| EngineError::Permanent("its disks did not come to another host in 20 hours".into());
         timeout(DISKS, self.source.mirrored(aim)).await.map_err(late)??;
         fault("vm", "leave", "mirrored").await?;
-        self.join(&mut ways, Load::Memory).await?;
+        self.join(&mut channels, Channel::Memory).await?;
         let late = |_| EngineError::Permanent("its memory did not come to another host in half an hour".into());
         timeout(MEMORY, self.source.hand_over(aim)).await.map_err(late)??;
         fault("vm", "leave", "handed_over").await?;
@@ -410,27 +405,16 @@ impl Journey {
     }
 
     /// Joins what the one host sends to what the other one takes, for as long as both are there.
-    async fn join(&self, ways: &mut JoinSet<()>, load: Load) -> Result<(), EngineError> {
+    async fn join(&self, channels: &mut JoinSet<()>, channel: Channel) -> Result<(), EngineError> {
         let aim = self.spec.aim();
-        let mut to = self.target.fill_machine(aim, load).await?;
-        let mut from = self.source.send_machine(aim, load).await?;
-        ways.spawn(async move {
+        let mut to = self.target.fill_machine(aim, channel).await?;
+        let mut from = self.source.send_machine(aim, channel).await?;
+        channels.spawn(async move {
             // Either host notices where it breaks off.
             let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
         });
         Ok(())
     }
-}
-
-/// What the owner of a VM is told that is on its way, beside what they were told before.
-fn with_word(message: Option<&str>) -> String {
-    message.map_or_else(|| MIGRATES.to_owned(), |message| format!("{message}; {MIGRATES}"))
-}
-
-/// What they are told once it is not.
-fn without_word(message: &str) -> Option<String> {
-    let rest = message.strip_suffix(MIGRATES).map_or(message, |rest| rest.trim_end_matches("; "));
-    (!rest.is_empty()).then(|| rest.to_owned())
 }
 
 /// Why a VM does not go while it runs.
@@ -452,17 +436,4 @@ fn are_alike(seen: &[DiskRow], now: &[DiskRow]) -> bool {
     let about = |disk: &DiskRow| (disk.id, disk.host, disk.extent.made_gb);
     let is_at_rest = |disk: &DiskRow| disk.status == DiskStatus::Ready && disk.moving.is_none() && !disk.grows();
     seen.iter().map(about).eq(now.iter().map(about)) && now.iter().all(is_at_rest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_an_owner_was_told_stands_again_once_it_is_over() {
-        for before in [None, Some("one thing"), Some("one thing; another")] {
-            assert_eq!(without_word(&with_word(before)).as_deref(), before);
-        }
-        assert_eq!(without_word("one thing").as_deref(), Some("one thing"));
-    }
 }

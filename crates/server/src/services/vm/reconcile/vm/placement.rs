@@ -71,7 +71,7 @@ impl VmLife {
             };
             // Another one may have what this one lacks.
             let Some(offer) = offers.get_mut(&host) else { return Ok(None) };
-            offer.lacks_network = Some(missing);
+            offer.lacks = Some(missing);
         }
     }
 

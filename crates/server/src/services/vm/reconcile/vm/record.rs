@@ -88,18 +88,20 @@ impl VmLife {
     pub(super) async fn write(&self, tx: &mut Tx, before: &VmRow, after: &VmRow) -> Result<(), StepError> {
         let mut vm = after.clone();
         let now = self.vms.clock().now();
-        let told = vm.status != before.status || vm.message != before.message;
+        let message = told::message(&vm);
+        let is_told = vm.status != before.status || message != told::message(before);
         let seen = vm.machine.address != before.machine.address || vm.guest_ready != before.guest_ready;
         // A boot that takes keys is told as a boot.
         let seen = seen || before.keys_state == KeysState::Pending && vm.keys_state != before.keys_state;
-        if told || seen || vm.machine.reserved != before.machine.reserved {
+        if is_told || seen || vm.machine.reserved != before.machine.reserved {
             vm.updated_at = now;
         }
         store::vm::update(tx, before, &vm).await?;
-        if told {
-            let data = json!({"status": vm.status.as_str(), "message": vm.message});
+        if is_told {
+            let data = json!({"status": vm.status.as_str(), "message": message});
             event::emit(tx, vm.project, "vm.status", &vm.id.to_string(), &data, now).await?;
-        } else if vm.guest_ready && !before.guest_ready {
+        }
+        if vm.guest_ready && !before.guest_ready {
             event::emit(tx, vm.project, "vm.ready", &vm.id.to_string(), &json!({"boot": vm.machine.generation}), now)
                 .await?;
         }
