@@ -23,19 +23,20 @@ fn device(id: DiskId) -> String {
 }
 
 /// A program that counts, in memory, on the root disk and on a data disk, and notes for how long it stood still at most, in
-/// milliseconds.
+/// milliseconds. It ends after the turn in which it finds `/tmp/stop`.
 fn counting(disk: DiskId) -> String {
     format!(
         "cat >/tmp/counts <<'END'
 d={}
 n=0; most=0; last=$(cut -d' ' -f1 /proc/uptime | tr -d .)
-while true; do
+until [ -e /tmp/stop ]; do
   n=$((n+1)); echo $n >/tmp/new; mv /tmp/new /tmp/count; echo $n >>/root/counted
   printf '%08d' $n | dd of=$d conv=fsync 2>/dev/null
   now=$(cut -d' ' -f1 /proc/uptime | tr -d .); gap=$(((now-last)*10)); last=$now
   [ $gap -gt $most ] && most=$gap && echo $most >/tmp/gap
   usleep 20000
 done
+touch /tmp/stopped
 END
 setsid sh /tmp/counts </dev/null >/dev/null 2>&1 & until [ -s /tmp/count ]; do usleep 10000; done",
         device(disk)
@@ -88,7 +89,7 @@ async fn a_machine_goes_on_on_another_host_with_all_that_it_has() {
     assert_eq!(started.unloadable, None);
     world.counts(&world.to).await;
     assert_eq!(world.says(&world.to, "cat /proc/sys/kernel/random/boot_id").await, boot, "the same boot");
-    let ended = "pkill -f /tmp/counts; usleep 200000; sync; cat /tmp/count";
+    let ended = "touch /tmp/stop; until [ -e /tmp/stopped ]; do usleep 10000; done; sync; cat /tmp/count";
     let last: u64 = world.says(&world.to, ended).await.parse().expect("a number");
     world.to.engine.power_off(world.to.spec.aim()).await.expect("an end");
     world.to.spec = again(&world.to.spec, false);
