@@ -152,10 +152,13 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     if wish.on.is_some_and(|on| on != host.id) {
         return Err(Why::Elsewhere);
     }
+    // The disk of a VM is nowhere else, and its host, which says what it has, is back: its row says so in a moment. A sandbox that has
+    // a second host goes over to that for as long as the row does not.
+    let is_back = wish.on.is_some() && wish.kind == Kind::Vm && host.says;
     match host.state {
-        State::Lost => return Err(Why::Lost),
+        State::Lost if !is_back => return Err(Why::Lost),
         State::Joining => return Err(Why::Joining),
-        State::Ready | State::Cordoned | State::Draining => {}
+        State::Ready | State::Cordoned | State::Draining | State::Lost => {}
     }
     if !host.says {
         return Err(Why::Silent);

@@ -100,8 +100,13 @@ fn a_host_that_takes_no_more_starts_again_what_is_there() {
         let again = Wish { on: Some(alpha.id), ..wish(Kind::Vm) };
         assert_eq!(alone(&again, &alpha).unwrap().reason, "host alpha: its disk is there");
     }
-    let lost = Owned { state: State::Lost, ..Owned::new("alpha", 1) };
+    let lost = Owned { state: State::Lost, says: false, ..Owned::new("alpha", 1) };
     assert_eq!(refusal(&Wish { on: Some(lost.id), ..wish(Kind::Vm) }, &lost).1, "host alpha: lost");
+    let returned = Owned { state: State::Lost, ..Owned::new("alpha", 1) };
+    assert_eq!(refusal(&wish(Kind::Vm), &returned).1, "host alpha: lost");
+    let again = Wish { on: Some(returned.id), ..wish(Kind::Vm) };
+    assert_eq!(alone(&again, &returned).unwrap().reason, "host alpha: its disk is there");
+    assert_eq!(refusal(&Wish { on: Some(returned.id), ..wish(Kind::Sandbox) }, &returned).1, "host alpha: lost");
     let joining = Owned { state: State::Joining, ..Owned::new("alpha", 1) };
     assert_eq!(refusal(&wish(Kind::Vm), &joining).1, "host alpha: has not joined yet");
     let beta = Owned::new("beta", 2);
