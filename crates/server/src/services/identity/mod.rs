@@ -75,7 +75,8 @@ impl Identity {
         holders: Vec<Arc<dyn Holder>>,
     ) -> anyhow::Result<(Self, Option<FirstLogin>)> {
         let settings = config.identity.clone();
-        let issuer = if settings.issuer.is_empty() { config.base_url.clone() } else { settings.issuer.clone() };
+        let name = if settings.issuer.is_empty() { config.base_url.clone() } else { settings.issuer.clone() };
+        let issuer = token::Issuer { name, is_one_of_several: config.replica.is_one() };
         let keys = ops::signing_key::at_start(&db, &clock, &sealer, config.secrets.replaces_lost_key).await.context(
             "the keys that sign access tokens cannot be read; if the key of secrets is lost, type: berth serve \
              --new-secrets-key",

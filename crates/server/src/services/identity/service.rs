@@ -30,7 +30,7 @@ pub(super) struct Inner {
     pub quota: crate::config::Quota,
     pub sign_up: SignUpMode,
     pub base_url: String,
-    pub issuer: String,
+    pub issuer: token::Issuer,
     pub hasher: password::Hasher,
     pub throttle: throttle::Throttle,
     pub limiter: limiter::Limiter,

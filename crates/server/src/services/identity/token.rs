@@ -47,9 +47,18 @@ pub struct Signer {
     kid: String,
     encoding: EncodingKey,
     verifying: Vec<(String, DecodingKey)>,
-    issuer: String,
+    issuer: Issuer,
     audience: String,
     jwks: String,
+}
+
+/// Who issues access tokens.
+#[derive(Clone, Debug)]
+pub struct Issuer {
+    /// In whose name this service does.
+    pub name: String,
+    /// Whether others do, over the same database: replicas, each by the address that it is configured with. Nobody else has its keys.
+    pub is_one_of_several: bool,
 }
 
 /// Makes a new signing key. Its secret is in clear: it is sealed before it is written.
@@ -67,7 +76,7 @@ pub fn new_key(now: Timestamp) -> Result<SigningKeyRow> {
 
 impl Signer {
     /// A signer over the keys, newest first: the newest signs, by its secret, and all of them verify.
-    pub fn new(keys: &[SigningKeyRow], secret: &Secret, issuer: &str, audience: &str) -> Result<Self> {
+    pub fn new(keys: &[SigningKeyRow], secret: &Secret, issuer: &Issuer, audience: &str) -> Result<Self> {
         let newest = keys.first().ok_or_else(|| Error::internal("no signing key"))?;
         let secret = STANDARD.decode(&secret.0).map_err(Error::internal)?;
         let verifying = keys.iter().map(|key| {
@@ -81,7 +90,7 @@ impl Signer {
             kid: newest.kid.clone(),
             encoding: EncodingKey::from_ed_der(&secret),
             verifying: verifying.collect::<Result<_>>()?,
-            issuer: issuer.to_owned(),
+            issuer: issuer.clone(),
             audience: audience.to_owned(),
             jwks: jwks.to_string(),
         })
@@ -103,7 +112,7 @@ impl Signer {
         header.typ = Some(TYPE.into());
         header.kid = Some(self.kid.clone());
         let claims = Claims {
-            iss: self.issuer.clone(),
+            iss: self.issuer.name.clone(),
             aud: self.audience.clone(),
             sub: user,
             sid: session,
@@ -120,7 +129,9 @@ impl Signer {
         let (_, key) = self.verifying.iter().find(|(known, _)| *known == kid).ok_or_else(unauthorized)?;
         let mut rules = Validation::new(Algorithm::EdDSA);
         rules.set_audience(&[&self.audience]);
-        rules.set_issuer(&[&self.issuer]);
+        if !self.issuer.is_one_of_several {
+            rules.set_issuer(&[&self.issuer.name]);
+        }
         rules.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         // The end is compared with our own clock below.
         rules.validate_exp = false;
@@ -210,4 +221,29 @@ pub fn new_password() -> Result<String> {
     let mut bytes = [0; 15];
     rand::fill(&mut bytes).map_err(Error::internal)?;
     Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_take_what_each_other_issued_and_a_service_alone_what_it_did() {
+        let key = new_key(Timestamp(0)).expect("a key");
+        let secret = Secret(key.secret.clone());
+        let signer = |name: &str, is_one_of_several| {
+            let issuer = Issuer { name: name.into(), is_one_of_several };
+            Signer::new(std::slice::from_ref(&key), &secret, &issuer, "berth").expect("a signer")
+        };
+        let token = |signer: &Signer| {
+            let ids = (UserId(uuid::Uuid::now_v7()), SessionId(uuid::Uuid::now_v7()));
+            signer.sign(ids.0, ids.1, Timestamp(0), 60).expect("a token")
+        };
+        let (alpha, beta) = (signer("http://10.77.0.1", true), signer("http://10.77.0.2", true));
+        let alone = signer("http://10.77.0.3", false);
+        assert_eq!(beta.verify(&token(&alpha), Timestamp(0)).expect("a replica's").iss, "http://10.77.0.1");
+        assert!(beta.verify(&token(&alone), Timestamp(0)).is_ok(), "of what it was before it was one of several");
+        assert!(alone.verify(&token(&alone), Timestamp(0)).is_ok());
+        assert!(alone.verify(&token(&alpha), Timestamp(0)).is_err());
+    }
 }

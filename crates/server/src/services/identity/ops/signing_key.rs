@@ -70,7 +70,7 @@ async fn make(tx: &mut Tx, sealer: &Sealer, now: Timestamp) -> Result<SigningKey
 pub(in crate::services::identity) fn signer(
     sealer: &Sealer,
     keys: &[SigningKeyRow],
-    issuer: &str,
+    issuer: &token::Issuer,
     audience: &str,
 ) -> Result<token::Signer> {
     let newest = keys.first().ok_or_else(|| Error::internal("no signing key"))?;
