@@ -261,7 +261,7 @@ impl VmLife {
         let row = self.say_so(&mut tx, (&before, &there), placed.host).await?;
         tx.commit().await?;
         self.vms.estimates().note(placed.host, there.memory_mb);
-        tracing::info!(vm = %there.id, from = ?before.machine.host, to = %placed.host, "a VM goes to another host while it runs");
+        tracing::info!(vm = %there.id, from = before.machine.host.map(tracing::field::display), to = %placed.host, "a VM goes to another host while it runs");
         let (source, likeness) = (source.clone(), likeness.clone());
         Ok(Ok(Migration { row, there, spec, likeness, source, target, reason: placed.reason }))
     }
