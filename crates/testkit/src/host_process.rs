@@ -1,5 +1,6 @@
 //! A host that joined a service, in its own process, over real machines.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::service::processes_in;
+use crate::service::{machine_in, processes_in};
 use crate::{end_all_in, eventually};
 
 /// A host's folder, and its process while it runs. Dropping it ends its machines and processes, and removes its files.
@@ -19,6 +20,8 @@ pub struct HostProcess {
     pub listen: SocketAddr,
     /// Where its next start dies, as `BERTH_FAULT` has it.
     pub fault: &'static str,
+    /// Another program, which becomes the host's, that begins its later starts: by its name and arguments.
+    pub launcher: Vec<String>,
     binary: PathBuf,
     child: Option<Child>,
 }
@@ -29,7 +32,8 @@ impl HostProcess {
         let dir = tempfile::Builder::new().prefix("berth-test-").tempdir_in("/var/tmp").expect("a folder");
         // An address that no connection begins at.
         let listener = TcpListener::bind("127.79.0.1:0").expect("a port");
-        Self { dir, listen: listener.local_addr().expect("an address"), fault: "", binary: binary.into(), child: None }
+        let listen = listener.local_addr().expect("an address");
+        Self { dir, listen, fault: "", launcher: Vec::new(), binary: binary.into(), child: None }
     }
 
     /// Has another version of the program be started from now on.
@@ -38,8 +42,9 @@ impl HostProcess {
     }
 
     fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.binary);
-        command.args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        let mut launched = self.launcher.iter().map(OsStr::new).chain([self.binary.as_os_str()]);
+        let mut command = Command::new(launched.next().expect("a program"));
+        command.args(launched).args(words).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", self.dir.path()).env("BERTH_DATA_DIR", self.dir.path()).env("BERTH_ACCEL", "tcg");
         command.env("BERTH_FAULT", self.fault).stdin(Stdio::null());
         command
@@ -67,6 +72,16 @@ impl HostProcess {
     /// Processes that use a folder of its data folder.
     pub fn processes(&self, folder: &str) -> Vec<i32> {
         processes_in(&self.dir.path().join(folder))
+    }
+
+    /// The process of a VM's machine, if it has one.
+    pub fn machine(&self, vm: &str) -> Option<Pid> {
+        machine_in(&self.dir.path().join("machines").join(vm))
+    }
+
+    /// The id of its running process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a host").id()
     }
 
     /// What it said so far.

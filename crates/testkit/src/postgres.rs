@@ -79,13 +79,31 @@ impl Postgres {
 
     /// A server that leads, with an empty database `berth`.
     pub fn started() -> Self {
+        Self::made(None)
+    }
+
+    /// The same that listens at another address, too, in a network of the test's own: it lets in whoever comes.
+    pub fn started_at(address: &str) -> Self {
+        Self::made(Some(address))
+    }
+
+    fn made(at: Option<&str>) -> Self {
         let server = Self::in_a_folder();
         run("initdb", &["-D", &server.data, "-U", "berth", "--auth=trust", "--no-sync"]);
-        let settings = std::fs::OpenOptions::new().append(true).open(format!("{}/postgresql.conf", server.data));
-        std::io::Write::write_all(&mut settings.expect("a file"), SETTINGS.as_bytes()).expect("settings");
+        server.tell("postgresql.conf", SETTINGS);
+        if let Some(address) = at {
+            server.tell("postgresql.conf", &format!("listen_addresses = '127.0.0.1,{address}'\n"));
+            server.tell("pg_hba.conf", "host all all all trust\n");
+        }
         server.start();
         server.sql("postgres", "CREATE DATABASE berth");
         server
+    }
+
+    /// Adds to one of its files of settings.
+    fn tell(&self, file: &str, text: &str) {
+        let file = std::fs::OpenOptions::new().append(true).open(format!("{}/{file}", self.data));
+        std::io::Write::write_all(&mut file.expect("a file"), text.as_bytes()).expect("settings");
     }
 
     /// A server that follows this one, which from now on acknowledges a change once the other one has it.

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -155,6 +155,12 @@ impl Service {
         self.binary = binary.into();
     }
 
+    /// Has later starts listen at an address of a network of the test's own, where no other program has a port.
+    pub fn listen_at(&mut self, address: SocketAddr) {
+        self.listen = address.to_string();
+        self.base = format!("http://{address}");
+    }
+
     /// Sets a variable for later starts.
     pub fn set(&mut self, name: &str, value: &str) {
         self.environment.retain(|(n, _)| n != name);
@@ -245,6 +251,11 @@ impl Service {
     pub fn reached(&self, point: &str, action: &str) -> usize {
         let log = self.log();
         log.get(self.log_before..).unwrap_or_default().matches(&format!("fault point {point}: {action}")).count()
+    }
+
+    /// Whether it said this since it started last.
+    pub fn said(&self, text: &str) -> bool {
+        self.log().get(self.log_before..).is_some_and(|log| log.contains(text))
     }
 
     /// Starts it and waits until it is ready.
@@ -368,12 +379,12 @@ impl Service {
 
     /// The process of a VM's machine, if it has one.
     pub fn machine(&self, vm: &str) -> Option<Pid> {
-        process_in(&self.dir.path().join("machines").join(vm))
+        machine_in(&self.dir.path().join("machines").join(vm))
     }
 
     /// The process of a sandbox's machine, if it has one.
     pub fn sandbox(&self, id: &str) -> Option<Pid> {
-        process_in(&self.sandbox_machine(id)?)
+        machine_in(&self.sandbox_machine(id)?)
     }
 
     /// The folder of a sandbox's machine, if it has one.
@@ -473,7 +484,7 @@ fn link(from: &Path, to: &Path) {
 }
 
 /// The process of the machine in a folder, if it has one.
-fn process_in(folder: &Path) -> Option<Pid> {
+pub(crate) fn machine_in(folder: &Path) -> Option<Pid> {
     let note = berth_process::Note::read(&folder.join("process.json")).ok()??;
     let program = std::fs::read_link(format!("/proc/{}/exe", note.pid)).ok()?;
     let is_machine = program.to_string_lossy().contains("qemu") && note.lives_for(folder);

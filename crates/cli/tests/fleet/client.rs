@@ -47,16 +47,19 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Has them begin.
-    pub fn start(caller: &Caller) -> Self {
+    /// Has them begin. They know the service by these callers, of its replicas one each, and turn to the next where one says
+    /// nothing. One reads, too, where it is to.
+    pub fn start(callers: &[Caller], reads: bool) -> Self {
         let (seen, stop) = (Arc::default(), Arc::default());
         let mut clients = Self { seen, stop, threads: Vec::new() };
         for writer in 0..WRITERS {
-            let (caller, seen, stop) = (caller.clone(), clients.seen.clone(), clients.stop.clone());
-            clients.threads.push(thread::spawn(move || alone(write(&caller, writer, &seen, &stop))));
+            let (doors, seen, stop) = (Doors::new(callers), clients.seen.clone(), clients.stop.clone());
+            clients.threads.push(thread::spawn(move || alone(write(doors, writer, &seen, &stop))));
         }
-        let (caller, seen, stop) = (caller.clone(), clients.seen.clone(), clients.stop.clone());
-        clients.threads.push(thread::spawn(move || alone(read(&caller, &seen, &stop))));
+        if reads {
+            let (doors, seen, stop) = (Doors::new(callers), clients.seen.clone(), clients.stop.clone());
+            clients.threads.push(thread::spawn(move || alone(read(doors, &seen, &stop))));
+        }
         clients
     }
 
@@ -141,22 +144,51 @@ async fn served(caller: &Caller, path: &str) -> Answer {
     }
 }
 
-/// An answer within the client's patience; its status and its body.
-async fn ask(request: reqwest::RequestBuilder) -> Option<(u16, Value)> {
+/// The replicas as one client knows them.
+pub struct Doors {
+    callers: Vec<Caller>,
+    turn: usize,
+}
+
+impl Doors {
+    /// Those of these callers.
+    pub fn new(callers: &[Caller]) -> Self {
+        Self { callers: callers.to_vec(), turn: 0 }
+    }
+
+    /// The caller at the one whose turn it is.
+    pub fn now(&self) -> &Caller {
+        &self.callers[self.turn]
+    }
+
+    /// An answer within the client's patience; its status and its body. Where there is none, the next has its turn.
+    pub async fn ask(&mut self, request: impl FnOnce(&Caller) -> reqwest::RequestBuilder) -> Option<(u16, Value)> {
+        let told = answer(request(self.now())).await;
+        if told.as_ref().is_none_or(|(status, _)| *status == 503) {
+            self.turn = (self.turn + 1) % self.callers.len();
+        }
+        told
+    }
+}
+
+async fn answer(request: reqwest::RequestBuilder) -> Option<(u16, Value)> {
     let answer = request.timeout(PATIENCE).send().await.ok()?;
     Some((answer.status().as_u16(), answer.json().await.ok()?))
 }
 
-async fn write(caller: &Caller, writer: usize, seen: &Mutex<Seen>, stop: &AtomicBool) {
-    let path = format!("{}/projects", caller.org());
+async fn write(mut doors: Doors, writer: usize, seen: &Mutex<Seen>, stop: &AtomicBool) {
+    let path = format!("{}/projects", doors.now().org());
     for number in 0_u32.. {
         let name = format!("w{writer}-{number:06}");
         let id = loop {
             if stop.load(Ordering::SeqCst) {
                 return;
             }
-            let request = caller.request(Method::POST, &path).header("idempotency-key", &name);
-            match ask(request.json(&json!({"name": name}))).await {
+            let make = |caller: &Caller| {
+                let request = caller.request(Method::POST, &path).header("idempotency-key", &name);
+                request.json(&json!({"name": name}))
+            };
+            match doors.ask(make).await {
                 Some((201, body)) => break body["id"].as_str().expect("an id").to_owned(),
                 Some((status @ (400..=408 | 410..), body)) if status < 500 => panic!("{name}: {status} {body}"),
                 _ => seen.lock().expect("no panic").again += 1,
@@ -168,21 +200,22 @@ async fn write(caller: &Caller, writer: usize, seen: &Mutex<Seen>, stop: &Atomic
     }
 }
 
-async fn read(caller: &Caller, seen: &Mutex<Seen>, stop: &AtomicBool) {
+async fn read(mut doors: Doors, seen: &Mutex<Seen>, stop: &AtomicBool) {
+    let org = doors.now().org().to_owned();
     let mut newest = [String::new(), String::new(), String::new()];
     while !stop.load(Ordering::SeqCst) {
         // What was acknowledged before the question is in its answer.
         let latest = seen.lock().expect("no panic").written.last().cloned();
         if let Some(told) = latest {
-            let path = format!("{}/projects/{}", caller.org(), told.id);
-            match ask(caller.request(Method::GET, &path)).await {
+            let path = format!("{org}/projects/{}", told.id);
+            match doors.ask(|caller| caller.request(Method::GET, &path)).await {
                 Some((200, _)) => seen.lock().expect("no panic").reads += 1,
                 Some((404, _)) => seen.lock().expect("no panic").taken_back.push(format!("{} is missing", told.name)),
                 _ => {}
             }
         }
-        let path = format!("{}/projects?limit=20", caller.org());
-        if let Some((200, body)) = ask(caller.request(Method::GET, &path)).await {
+        let path = format!("{org}/projects?limit=20");
+        if let Some((200, body)) = doors.ask(|caller| caller.request(Method::GET, &path)).await {
             let names = body["data"].as_array().expect("a list").iter().filter_map(|it| it["name"].as_str());
             let names: Vec<_> = names.collect();
             for (writer, before) in newest.iter_mut().enumerate() {

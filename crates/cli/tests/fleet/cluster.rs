@@ -317,9 +317,8 @@ impl Host {
 
     /// Has no answer of this host reach the others, or again; the service's host has them.
     pub fn isolate(&self, isolate: bool) {
-        let verb = if isolate { "add" } else { "del" };
         for other in (1..=3).filter(|other| *other != self.number) {
-            self.place.ip(&format!("route {verb} blackhole {}/32", address(other)));
+            self.place.silences(other, isolate);
         }
     }
 

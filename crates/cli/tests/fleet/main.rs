@@ -1,14 +1,20 @@
-//! A service on a cluster of PostgreSQL, whose leader is lost in every way.
+//! Machines on switches of network namespaces, which are cut off and lost in every way. Only root may make those.
 //!
-//! Three hosts with etcd and Patroni, configured by the text of `docs/postgresql.md`, and a real `berth serve` as their client, on
-//! a switch of network namespaces. Only root may make those.
+//! Here a service on a cluster of PostgreSQL, whose leader is lost: three hosts with etcd and Patroni, configured by the text of
+//! `docs/postgresql.md`, and a real `berth serve` as their client. In `hosts` replicas and hosts with real VMs.
 
 #![expect(clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a test")]
 
 mod client;
+mod clock;
 mod cluster;
 mod document;
+#[path = "../machines/guest.rs"]
+mod guest;
+mod hosts;
 mod place;
+mod site;
+mod watch;
 
 use std::io::Write;
 use std::path::Path;
@@ -50,7 +56,7 @@ impl World {
         service.launch_by(&["setpriv", "--pdeathsig", "KILL"]);
         service.start();
         let caller = block_on(service.admin());
-        let clients = Clients::start(&caller);
+        let clients = Clients::start(std::slice::from_ref(&caller), true);
         let pid = service.pid();
         let world = Self { lan, clients, caller, service, pid, cluster, table: Vec::new() };
         world.writes_go_on(began);
@@ -119,20 +125,19 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// What a cluster wants and this machine has not.
-fn is_missing() -> Option<&'static str> {
+/// What a test wants and this machine has not, of these files.
+fn is_missing(files: &[&str]) -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
-        return Some("only root may make network namespaces");
+        return Some("only root may make network namespaces".into());
     }
-    let programs = ["/usr/bin/etcd", "/usr/bin/patroni", "/usr/bin/patronictl"];
-    let is_whole = programs.iter().all(|program| Path::new(program).exists());
-    (!is_whole).then_some("etcd or Patroni is not installed; type: script/bootstrap --test")
+    let absent = files.iter().find(|file| !Path::new(file).exists())?;
+    Some(format!("{absent} is not there; type: script/bootstrap --test"))
 }
 
-/// Whether a cluster can stand here; said past what captures the output of a test that passes, where it cannot.
-fn has_what_it_wants() -> bool {
-    let missing = is_missing();
-    if let Some(why) = missing {
+/// Whether a test that wants these files can run here; said past what captures the output of a test that passes, where it cannot.
+fn has(files: &[&str]) -> bool {
+    let missing = is_missing(files);
+    if let Some(why) = &missing {
         let _ = writeln!(std::io::stderr(), "tests of fleet were skipped: {why}");
     }
     missing.is_none()
@@ -140,7 +145,7 @@ fn has_what_it_wants() -> bool {
 
 #[test]
 fn what_was_acknowledged_stays_whichever_way_the_leader_is_lost() {
-    if !has_what_it_wants() {
+    if !has(&["/usr/bin/etcd", "/usr/bin/patroni", "/usr/bin/patronictl"]) {
         return;
     }
     let mut world = World::new();

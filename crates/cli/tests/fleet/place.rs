@@ -21,8 +21,12 @@ fn leave() {
 }
 
 fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip");
-    assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    run("ip", arguments);
+}
+
+fn run(program: &str, arguments: &str) {
+    let output = Command::new(program).args(arguments.split(' ')).output().expect("a program");
+    assert!(output.status.success(), "{program} {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 impl Place {
@@ -44,6 +48,37 @@ impl Place {
         let (tell, told) = channel();
         self.tasks.send(Box::new(move || drop(tell.send(act())))).expect("a thread");
         told.recv().expect("what was asked for panicked")
+    }
+
+    /// What begins a program there, which ends with the thread that calls for it.
+    pub fn launcher(&self) -> Vec<String> {
+        let space = format!("--net=/proc/{}/task/{}/ns/net", std::process::id(), self.tid);
+        ["nsenter", &space, "setpriv", "--pdeathsig", "KILL"].map(str::to_owned).to_vec()
+    }
+
+    /// Has nothing that is sent here reach an address, or again; what comes from there is heard.
+    pub fn silences(&self, number: u8, silences: bool) {
+        let verb = if silences { "add" } else { "del" };
+        self.ip(&format!("route {verb} blackhole {}/32", address(number)));
+    }
+
+    /// Has no more than so many megabits a second go out from here, or as many as can again.
+    pub fn narrows(&self, megabits: Option<u32>) {
+        let words = match megabits {
+            Some(megabits) => format!("qdisc add dev eth0 root tbf rate {megabits}mbit burst 64kb latency 100ms"),
+            None => "qdisc del dev eth0 root".into(),
+        };
+        self.run(move || run("tc", &words));
+    }
+
+    /// Has so many of a hundred packets that come here be lost, or none again.
+    pub fn loses(&self, of_hundred: u8) {
+        let hook = "type filter hook input priority 0 ;";
+        let rules = match of_hundred {
+            0 => "delete table ip loss".into(),
+            _ => format!("table ip loss {{ chain here {{ {hook} numgen random mod 100 < {of_hundred} drop ; }} ; }}"),
+        };
+        self.run(move || run("nft", &rules));
     }
 
     /// Has `ip` do something there.

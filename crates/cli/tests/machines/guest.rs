@@ -31,6 +31,8 @@ pub fn login(service: &Service, vm: &Value) -> Command {
     let mut program = Command::new("ssh");
     program.args(["-F", "none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR"]);
     program.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=60", "-p", &ssh["port"].to_string()]);
+    // A session whose other end is cut off ends at last.
+    program.args(["-o", "ServerAliveInterval=30", "-o", "ServerAliveCountMax=4"]);
     program.arg("-i").arg(service.dir.path().join("key")).args(["-l", &text("user"), &text("host")]);
     program
 }
