@@ -20,6 +20,28 @@ pub const FREE: Duration = Duration::from_secs(15);
 /// restored, but a host that lies.
 pub const AHEAD: i64 = 1_000_000;
 
+/// What a host does where it is asked in a term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hearing {
+    /// It notes the term, which is later than all that it was asked in, and then answers.
+    Later,
+    /// It answers.
+    Present,
+    /// It refuses: it was asked in a later one.
+    Over,
+}
+
+impl Hearing {
+    /// In this term, by a host that was asked in that one at the latest.
+    pub const fn of(asked: i64, latest: i64) -> Self {
+        match asked {
+            asked if asked > latest => Self::Later,
+            asked if asked == latest => Self::Present,
+            _ => Self::Over,
+        }
+    }
+}
+
 /// A sign of life: whose turn it is, and how often that service has said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sign {
@@ -95,6 +117,14 @@ mod tests {
         assert!(!watch.is_silent(sign(1, 2), at(116)), "it lives");
         assert!(!watch.is_silent(sign(2, 2), at(132)), "another one lives");
         assert!(watch.is_silent(sign(2, 2), at(147)));
+    }
+
+    #[test]
+    fn a_host_answers_in_its_latest_term_and_in_later_ones() {
+        assert_eq!(
+            [0, 3, 4, 5].map(|asked| Hearing::of(asked, 4)),
+            [Hearing::Over, Hearing::Over, Hearing::Present, Hearing::Later]
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use berth_domain::replica::Hearing;
 use tokio::sync::watch;
 
 use super::LinkError;
@@ -61,17 +62,18 @@ impl Terms {
     /// # Errors
     /// It cannot be noted.
     pub fn admit(&self, term: i64) -> io::Result<bool> {
-        let latest = *self.latest.borrow();
-        if term <= latest {
-            return Ok(term == latest);
+        match Hearing::of(term, self.latest()) {
+            Hearing::Later => {}
+            heard => return Ok(heard == Hearing::Present),
         }
         let _noting = self.noting.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = *self.latest.borrow();
-        if term > latest {
+        // Somebody may have noted one meanwhile.
+        let heard = Hearing::of(term, self.latest());
+        if heard == Hearing::Later {
             self.write(term)?;
             self.latest.send_replace(term);
         }
-        Ok(term >= latest)
+        Ok(heard != Hearing::Over)
     }
 
     /// The latest one.
