@@ -158,6 +158,11 @@ impl SimulatedEngine {
         self.world().refusals.allow(call);
     }
 
+    /// Whether a VM's machine was ended, or a start of it called off, later than it was asked to start.
+    pub fn has_ended(&self, vm: &str) -> bool {
+        self.world().generations.has_ended(vm.parse().expect("an id"))
+    }
+
     /// From now on whoever makes a call of this name waits until [`Self::let_go`].
     pub fn hold(&self, call: &str) {
         self.held.send_replace(Some(call.to_owned()));

@@ -23,6 +23,11 @@ impl Generations {
         Ok(())
     }
 
+    /// Whether a machine was ended, or a start of it called off, later than it was asked to start.
+    pub fn has_ended(&self, id: MachineId) -> bool {
+        self.0.get(&id).is_some_and(|noted| noted.ended)
+    }
+
     /// Somebody else has acted on this generation of a machine.
     pub fn overtake(&mut self, id: MachineId, generation: i64) {
         self.0.insert(id, Noted { generation, ended: false });

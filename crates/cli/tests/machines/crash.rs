@@ -44,6 +44,7 @@ const STOP: &[&str] = &[
     "vm.power_off.before",
     "vm.power_off.after",
     "vm.stopped.before",
+    "vm.let_go.done",
     "vm.stopped.after",
 ];
 const RESTART: &[&str] = &[
@@ -61,6 +62,7 @@ const DELETION: &[&str] = &[
     "vm.power_off.before",
     "vm.power_off.after",
     "vm.finish.before",
+    "vm.let_go.done",
     "vm.finish.done",
     "vm.finish.after",
     "disk.remove.before",

@@ -328,6 +328,52 @@ async fn a_machine_that_cannot_be_ended_fails_its_stop_and_its_deletion_in_time(
     }
 }
 
+/// A start whose answer never came may still be under way on the host: whatever the VM's row says afterwards calls it off.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_answer_never_came_is_called_off() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.engine);
+    let starting = async |name: &str| {
+        engine.refuse("start", transient("its answer is lost"));
+        let id = caller.create_vm(vm(name)).await;
+        caller.reaches(&id, "starting").await;
+        id
+    };
+    let stopped = starting("stopped").await;
+    assert_eq!(caller.act(&format!("/vms/{stopped}/stop")).await.status, 202);
+    caller.reaches(&stopped, "stopped").await;
+    assert!(engine.has_ended(&stopped));
+    let late = starting("late").await;
+    caller
+        .until("its failure", async |caller| {
+            platform.advance(60);
+            caller.get(&format!("/vms/{late}")).await.body["status"] == "failed"
+        })
+        .await;
+    assert!(engine.has_ended(&late));
+    // A host that cannot even do that has the time of a stop.
+    let slow = starting("slow").await;
+    engine.refuse("power_off", transient("a note cannot be read"));
+    assert_eq!(caller.act(&format!("/vms/{slow}/stop")).await.status, 202);
+    caller.reaches(&slow, "stopping").await;
+    caller
+        .until("its stop", async |caller| {
+            platform.advance(60);
+            caller.get(&format!("/vms/{slow}")).await.body["status"] == "stopped"
+        })
+        .await;
+    engine.allow("power_off");
+    // One that fails has failed all the same.
+    let stuck = starting("stuck").await;
+    engine.refuse("power_off", transient("a note cannot be read"));
+    engine.refuse("start", permanent("no such image"));
+    caller.reaches(&stuck, "failed").await;
+    engine.allow("power_off");
+    engine.allow("start");
+    assert_eq!(caller.delete(&format!("/vms/{stuck}")).await.status, 202);
+    caller.gone(&stuck).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_status_has_its_own_retry() {
     let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;

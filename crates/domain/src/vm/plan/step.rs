@@ -75,7 +75,7 @@ pub enum Step {
     PowerOff,
     /// Record that the machine that had to end has ended.
     Ended,
-    /// Record that it is off.
+    /// Have the host let go of the machine, and record that it is off.
     Stopped,
     /// Begin again, because the deadline passed for the first time.
     Retry,

@@ -139,17 +139,18 @@ impl Life for VmLife {
             }
             Step::PowerOff => Ok(engine.power_off(machine).await?),
             Step::Finish => {
+                self.let_go(seen).await?;
                 engine.discard(machine).await?;
                 fault("vm", "finish", "done").await?;
                 self.finish(seen).await
             }
             Step::Expire => self.expire(seen).await,
             Step::Fail(reason) => {
-                self.let_go(seen).await?;
+                self.let_go_if_it_can(seen).await?;
                 self.fail(seen, Failure::Other(reason)).await
             }
             Step::Stopped => {
-                self.let_go(seen).await?;
+                self.let_go_in_time(seen).await?;
                 self.record(seen, |vm| apply(vm, &Step::Stopped, now)).await
             }
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
@@ -206,7 +207,7 @@ impl Life for VmLife {
             EngineError::NoCapacity(missing) => Failure::Capacity(missing.clone()),
             other => Failure::Other(other.to_string()),
         };
-        self.let_go(seen).await?;
+        self.let_go_if_it_can(seen).await?;
         self.fail(seen, failure).await?;
         Ok(true)
     }
@@ -282,13 +283,34 @@ impl VmLife {
         is_pending || !engine.has_network(vm.machine.id).await
     }
 
-    /// Has the host take back the devices of a machine that is to hold nothing any more, since once its row says so they may
-    /// be another's, and what a rescue left.
+    /// Has the host let go of a machine that is to hold nothing any more: end a start whose answer never came, and take back devices,
+    /// since once its row says so they may be another's, and what a rescue left.
     async fn let_go(&self, seen: &Seen) -> Result<(), StepError> {
-        if !seen.gpus.is_empty() || seen.vm.rescue_user.is_some() {
+        if seen.vm.machine.host.is_some() {
             self.engine(seen)?.power_off(seen.vm.machine.aim()).await?;
+            fault("vm", "let_go", "done").await?;
         }
         Ok(())
+    }
+
+    /// The same of a VM that fails. Where its host cannot, only what another machine might be given is waited for.
+    async fn let_go_if_it_can(&self, seen: &Seen) -> Result<(), StepError> {
+        match self.let_go(seen).await {
+            Err(StepError::Engine(error)) if seen.gpus.is_empty() && seen.vm.rescue_user.is_none() => {
+                tracing::warn!(vm = %seen.vm.id, %error, "the host does not let go of a machine that its VM has no more");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// The same of a VM that is stopped, whose host has until the deadline of that.
+    async fn let_go_in_time(&self, seen: &Seen) -> Result<(), StepError> {
+        let since = seen.vm.status_since.max(self.vms.began_at());
+        if seen.now >= since.plus_seconds(self.vms.config().stopping_seconds) {
+            return self.let_go_if_it_can(seen).await;
+        }
+        self.let_go(seen).await
     }
 
     async fn make_disk(&self, seen: &Seen, id: DiskId) -> Result<(), StepError> {
