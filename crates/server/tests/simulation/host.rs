@@ -1,0 +1,380 @@
+//! A host: what it does where a service asks, in which term and for which generation.
+//!
+//! What is refused is decided by the rules of the host itself: [`Hearing`] and [`Aim`]. Notes are on its disk before it acts.
+
+use std::rc::Rc;
+
+use berth_domain::host::Aim;
+use berth_domain::host::aim::Act;
+use berth_domain::ids::MachineId;
+use berth_domain::replica::Hearing;
+use berth_domain::vm::plan;
+use uuid::Uuid;
+
+use crate::broken::Rule;
+use crate::check;
+use crate::database;
+use crate::run::{Micros, Run, SECOND, Slot};
+
+/// After so long without a word a host takes whoever asks for gone.
+const SILENCE: Micros = 30 * SECOND;
+
+/// A machine that runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Instance {
+    /// The VM whose disk it has.
+    pub vm: usize,
+    /// For which start of it that is.
+    pub generation: i64,
+    /// Whether its guest is off.
+    pub is_off: bool,
+}
+
+/// A step under way.
+pub struct UnderWay {
+    task: usize,
+    aim: Aim,
+    /// The term of who asked; none of the service in the same process.
+    term: Option<i64>,
+    reply: Reply,
+}
+
+/// What a host is asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Ask {
+    /// How it is.
+    Presence,
+    /// Which machines it has.
+    Scan,
+    /// How a machine is.
+    Observe(usize),
+    /// To do something for a VM, as was decided for a generation of its machine.
+    Do(Deed, usize, Option<i64>),
+}
+
+/// What a host does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Makes a disk.
+    MakeDisk,
+    /// Starts a machine.
+    Start,
+    /// Presses its power button.
+    Press,
+    /// Ends it.
+    PowerOff,
+    /// Ends it, and removes what it left.
+    Discard,
+}
+
+impl Deed {
+    const fn act(self) -> Act {
+        match self {
+            Self::Start => Act::Start,
+            Self::MakeDisk | Self::Press => Act::Change,
+            Self::PowerOff | Self::Discard => Act::End,
+        }
+    }
+}
+
+/// What it answers.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It was asked in a later term.
+    Over,
+    /// It acted on a later generation.
+    Outdated(i64),
+    /// It will not come back, and what it had is gone.
+    Gone,
+    /// It cannot, or what was decided later called it off.
+    Failed,
+    /// It is there, in this boot.
+    Boot(u64),
+    /// So the machine is.
+    Machine(plan::Machine),
+    /// It has machines of these VMs.
+    Machines(Vec<usize>),
+    /// It did so.
+    Done,
+}
+
+/// Where an answer goes.
+#[derive(Clone)]
+pub struct Reply {
+    /// From the host to who asked.
+    pub way: (usize, usize),
+    /// The process that asked.
+    pub process: usize,
+    /// Where that waits.
+    pub slot: Slot<Answer>,
+}
+
+impl Reply {
+    fn give(self, sim: &Run, answer: Answer) {
+        let (from, to) = self.way;
+        if from == to {
+            return self.slot.fill(sim, answer);
+        }
+        sim.send(from, to, move |sim| self.slot.fill(sim, answer));
+    }
+}
+
+fn aim(vm: usize, generation: Option<i64>) -> Aim {
+    Aim { id: MachineId(Uuid::from_u128(vm as u128)), generation }
+}
+
+/// A question comes over the wire.
+pub fn asked(sim: &Run, host: usize, term: i64, ask: Ask, reply: Reply) {
+    let (process, is_open) = {
+        let machine = &sim.world.borrow().machines[host];
+        (machine.process, machine.is_open)
+    };
+    if !sim.lives(process) {
+        return reply.give(sim, Answer::Failed);
+    }
+    let stopped = sim.stopped(process);
+    if stopped > sim.now() {
+        // Of several connections it reads this one first or that one.
+        let read = stopped + sim.between(0, 100_000);
+        return sim.at(read, move |sim| asked(sim, host, term, ask, reply));
+    }
+    if !is_open {
+        return reply.give(sim, Answer::Failed);
+    }
+    if !hears(sim, host, term) {
+        sim.reaches(check::OVER);
+        return reply.give(sim, Answer::Over);
+    }
+    answer(sim, host, Some(term), term, ask, reply);
+}
+
+/// Whether a host answers in a term, which it notes first.
+fn hears(sim: &Run, host: usize, term: i64) -> bool {
+    let mut world = sim.world.borrow_mut();
+    let forgets = world.lacks(Rule::HostsKeepTerms);
+    let machine = &mut world.machines[host];
+    machine.heard = machine.heard.max(term);
+    if forgets {
+        return true;
+    }
+    match Hearing::of(term, machine.term) {
+        Hearing::Over => false,
+        Hearing::Present => true,
+        Hearing::Later => {
+            machine.term = term;
+            let is_over = |step: &mut UnderWay| step.term.is_some_and(|earlier| earlier < term);
+            let gone: Vec<_> = machine.under_way.extract_if(.., is_over).collect();
+            drop(world);
+            if !gone.is_empty() {
+                sim.reaches(check::DROPPED);
+            }
+            drop_steps(sim, gone);
+            true
+        }
+    }
+}
+
+/// Ends steps, whose askers are told so.
+pub fn drop_steps(sim: &Run, gone: Vec<UnderWay>) {
+    for step in gone {
+        sim.call_off(step.task);
+        step.reply.give(sim, Answer::Failed);
+    }
+}
+
+/// A host answers, or begins to do what was asked. The service in the same process asks in its own term, and it is not compared.
+pub fn answer(sim: &Run, host: usize, over: Option<i64>, term: i64, ask: Ask, reply: Reply) {
+    let at_once = {
+        let machine = &sim.world.borrow().machines[host];
+        match ask {
+            Ask::Presence => Some(Answer::Boot(machine.boot)),
+            Ask::Scan => Some(Answer::Machines(machine.instances.iter().map(|one| one.vm).collect())),
+            Ask::Observe(vm) => {
+                let found = machine.instances.iter().find(|one| one.vm == vm);
+                Some(Answer::Machine(found.map_or(plan::Machine::Absent, |one| {
+                    if one.is_off { plan::Machine::PoweredOff } else { plan::Machine::Running }
+                })))
+            }
+            Ask::Do(..) => None,
+        }
+    };
+    match (at_once, ask) {
+        (Some(answer), _) => reply.give(sim, answer),
+        (None, Ask::Do(deed, vm, generation)) => match admit(sim, host, (deed, vm, generation)) {
+            Err(later) => {
+                sim.reaches(check::OUTDATED);
+                reply.give(sim, Answer::Outdated(later));
+            }
+            Ok(()) => begin(sim, host, (over, term), (deed, vm, generation), reply),
+        },
+        _ => {}
+    }
+}
+
+/// Compares a step with what is noted, notes it, and drops what it calls off.
+fn admit(sim: &Run, host: usize, (deed, vm, generation): (Deed, usize, Option<i64>)) -> Result<(), i64> {
+    let mut world = sim.world.borrow_mut();
+    if world.lacks(Rule::HostsKeepGenerations) {
+        return Ok(());
+    }
+    let machine = &mut world.machines[host];
+    let aim = aim(vm, generation);
+    if let Some(noted) = aim.admit(deed.act(), machine.notes.get(&vm).copied())? {
+        machine.notes.insert(vm, noted);
+    }
+    let is_off = |step: &mut UnderWay| step.aim.id == aim.id && aim.calls_off(deed.act(), step.aim);
+    let gone: Vec<_> = machine.under_way.extract_if(.., is_off).collect();
+    drop(world);
+    if !gone.is_empty() {
+        sim.reaches(check::CALLED_OFF);
+    }
+    drop_steps(sim, gone);
+    Ok(())
+}
+
+fn begin(sim: &Run, host: usize, terms: (Option<i64>, i64), what: (Deed, usize, Option<i64>), reply: Reply) {
+    let (process, number) = (sim.world.borrow().machines[host].process, Slot::default());
+    let (own, answer, waits) = (Rc::clone(sim), reply.clone(), number.clone());
+    let task = sim.spawn(process, async move {
+        // Its own number, once it has one.
+        let Some(task) = waits.wait(&own, Micros::MAX).await else { return };
+        let done = perform(&own, host, terms.1, what).await;
+        own.world.borrow_mut().machines[host].under_way.retain(|step| step.task != task);
+        answer.give(&own, done);
+    });
+    let step = UnderWay { task, aim: aim(what.1, what.2), term: terms.0, reply };
+    sim.world.borrow_mut().machines[host].under_way.push(step);
+    number.fill(sim, task);
+    let since = sim.now();
+    sim.at(since + SILENCE, move |sim| looks_for_asker(sim, host, task, since));
+}
+
+/// A host drops what was asked by somebody whom it hears no more.
+fn looks_for_asker(sim: &Run, host: usize, task: usize, since: Micros) {
+    let mut world = sim.world.borrow_mut();
+    let Some(step) = world.machines[host].under_way.iter().position(|step| step.task == task) else { return };
+    let reply = &world.machines[host].under_way[step].reply;
+    let (asker, process) = (reply.way.1, reply.process);
+    if asker == host || !world.was_cut(host, asker, since) && sim.lives(process) {
+        drop(world);
+        return sim.at(sim.now() + SILENCE / 2, move |sim| looks_for_asker(sim, host, task, since));
+    }
+    let gone = world.machines[host].under_way.remove(step);
+    drop(world);
+    sim.reaches(check::UNHEARD);
+    sim.tell(|| format!("host {host} drops what machine {asker} asked, which it hears no more"));
+    drop_steps(sim, vec![gone]);
+}
+
+/// Does it, which takes its time.
+async fn perform(sim: &Run, host: usize, term: i64, (deed, vm, generation): (Deed, usize, Option<i64>)) -> Answer {
+    let acts = |what: &str| {
+        sim.world.borrow_mut().acts(host, term);
+        sim.tell(|| format!("host {host} {what} VM {vm}, generation {generation:?}, for term {term}"));
+    };
+    match deed {
+        Deed::MakeDisk => {
+            sim.sleep(host, sim.between(10_000, 2 * SECOND)).await;
+            acts("made the disk of");
+        }
+        Deed::Start => {
+            sim.sleep(host, sim.between(1_000, 50_000)).await;
+            if runs_already(sim, host, vm, generation) {
+                return Answer::Done;
+            }
+            let longest = {
+                let world = sim.world.borrow();
+                world.start.min((world.heals - sim.now()).max(0) + 4 * SECOND)
+            };
+            sim.sleep(host, sim.between(50_000, longest)).await;
+            acts("started");
+            // Some guests power themselves off.
+            let (goes, is_off, boot) =
+                (sim.now() + sim.between(SECOND, 20 * SECOND), sim.below(4) == 0, boot_of(sim, host));
+            if is_off && goes < sim.world.borrow().heals {
+                sim.at(goes, move |sim| goes_off(sim, host, boot, vm, generation));
+            }
+            let mut world = sim.world.borrow_mut();
+            let started = Instance { vm, generation: generation.unwrap_or_default(), is_off: false };
+            world.machines[host].instances.push(started);
+            world.begins(host, vm);
+        }
+        Deed::Press => {
+            acts("pressed the button of");
+            let goes = sim.now() + sim.between(200_000, 3 * SECOND);
+            // Some guests do not listen.
+            if sim.below(6) > 0 {
+                let boot = boot_of(sim, host);
+                sim.at(goes, move |sim| goes_off(sim, host, boot, vm, generation));
+            }
+        }
+        Deed::PowerOff | Deed::Discard => {
+            sim.sleep(host, sim.between(5_000, 300_000)).await;
+            acts("ended");
+            sim.world.borrow_mut().machines[host].instances.retain(|one| one.vm != vm);
+        }
+    }
+    Answer::Done
+}
+
+/// Whether a VM's machine runs, which then is what this start was to begin.
+fn runs_already(sim: &Run, host: usize, vm: usize, generation: Option<i64>) -> bool {
+    let machine = &mut sim.world.borrow_mut().machines[host];
+    let Some(one) = machine.instances.iter_mut().find(|one| one.vm == vm) else { return false };
+    one.generation = generation.unwrap_or_default();
+    true
+}
+
+fn boot_of(sim: &Run, host: usize) -> u64 {
+    sim.world.borrow().machines[host].boot
+}
+
+/// A guest has powered itself off.
+fn goes_off(sim: &Run, host: usize, boot: u64, vm: usize, generation: Option<i64>) {
+    if boot_of(sim, host) != boot {
+        return;
+    }
+    {
+        let mut world = sim.world.borrow_mut();
+        let all = world.machines[host].instances.iter_mut();
+        all.filter(|one| one.vm == vm && Some(one.generation) == generation).for_each(|one| one.is_off = true);
+    }
+    // Whoever follows the host is told, and once more where a connection broke.
+    for again in [0, 5, 15, 40] {
+        sim.at(sim.now() + again * SECOND, move |sim| tells(sim, host, vm));
+    }
+}
+
+/// A host tells the active service that something happened to a machine.
+fn tells(sim: &Run, host: usize, vm: usize) {
+    let active = sim.world.borrow().machines.iter().position(|machine| machine.active.is_some());
+    let Some(active) = active else { return };
+    sim.send(host, active, move |sim| {
+        let service = sim.world.borrow().machines[active].active.as_ref().map(|active| active.service.clone());
+        if let Some(service) = service {
+            service.poke(vm);
+        }
+    });
+}
+
+/// A machine loses its power: programs and machines with it, and what is on its disk stays.
+pub fn lose_power(sim: &Run, host: usize) {
+    end_program(sim, host);
+    let machine = &mut sim.world.borrow_mut().machines[host];
+    machine.instances.clear();
+    machine.boot += 1;
+}
+
+/// The program of a machine is killed; machines run on.
+pub fn end_program(sim: &Run, host: usize) {
+    let process = sim.world.borrow().machines[host].process;
+    if process == usize::MAX || !sim.lives(process) {
+        return;
+    }
+    sim.kill(process);
+    database::hangs_up(sim, host);
+    let machine = &mut sim.world.borrow_mut().machines[host];
+    let gone = (machine.active.take(), std::mem::take(&mut machine.under_way));
+    machine.is_open = false;
+    drop(gone);
+}
