@@ -133,10 +133,12 @@ impl Door {
                 tokio::spawn(async move {
                     let Ok(stream) = stream.await else { return };
                     tokio::select! {
+                        // First: what is there to be read of a question does nothing once a later term was heard of.
+                        biased;
+                        () = terms.outdone(term) => tracing::info!(term, "a question of an earlier term is dropped"),
                         served = serve(&host, TokioIo::new(stream)) => if let Err(error) = served {
                             tracing::debug!(%error, "a question has ended");
                         },
-                        () = terms.outdone(term) => tracing::info!(term, "a question of an earlier term is dropped"),
                     }
                 });
                 said(StatusCode::OK, Bytes::new())
