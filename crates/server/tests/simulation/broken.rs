@@ -19,6 +19,10 @@ pub enum Rule {
     RowsAreCompared,
     /// A start that is still under way is called off before its VM is said to be off.
     StopsCallOff,
+    /// The same, before what a VM has on its host is removed.
+    DeletionsEnd,
+    /// The same, before a VM is said to have failed.
+    FailuresEnd,
     /// A machine that no row owns is ended.
     UnownedMachinesEnd,
 }

@@ -13,7 +13,7 @@ use crate::world::{Machine, World};
 pub const SETTLES: Micros = 60 * SECOND;
 
 /// What schedules have to come to, or they show nothing.
-pub const REACHED: [&str; 14] = [
+pub const REACHED: [&str; 18] = [
     TAKEN,
     ENDED,
     OVERTAKEN,
@@ -28,6 +28,10 @@ pub const REACHED: [&str; 14] = [
     UNOWNED,
     REPLAYED,
     CHANGED,
+    ALONE,
+    LEFT,
+    LATE,
+    FAILED,
 ];
 /// One of them, as all below: a replica takes the database.
 pub const TAKEN: &str = "the database is taken from who is silent";
@@ -57,6 +61,15 @@ pub const UNOWNED: &str = "a machine is ended that no row owns";
 pub const REPLAYED: &str = "a kept answer is given again";
 /// A record is dropped.
 pub const CHANGED: &str = "a row changes under the step that was decided for it";
+
+/// A commit takes as long as nobody follows.
+pub const ALONE: &str = "a commit waits for who follows the leader";
+/// A start is dropped, and has begun a process.
+pub const LEFT: &str = "a start is dropped whose process goes on";
+/// A status lasts for too long.
+pub const LATE: &str = "a deadline passes, and its status begins again";
+/// The same once more.
+pub const FAILED: &str = "a VM fails by its plan";
 
 /// What is found to be wrong, and what the checker knows beside the rows.
 #[derive(Default)]
@@ -144,8 +157,9 @@ pub fn at_rest(sim: &Run) -> Option<String> {
     let has_lease = |machine: &&Machine| {
         machine.active.as_ref().is_some_and(|active| active.left(machine.uptime(sim.now())).is_some())
     };
-    if world.machines.iter().filter(has_lease).count() != 1 {
-        return Some("nobody is active".into());
+    let active = world.machines.iter().filter(has_lease).count();
+    if active != 1 {
+        return Some(format!("{active} replicas are active"));
     }
     if world.unsatisfied > 0 {
         return Some(format!("{} users do not have what they want", world.unsatisfied));
@@ -163,6 +177,7 @@ pub fn at_rest(sim: &Run) -> Option<String> {
         let there: Vec<_> = of_it.filter(|(_, one)| one.vm == vm).collect();
         let is_right = match row.want {
             Want::Run => {
+                // Its row counts a start before that finds it running.
                 let runs = there.len() == 1 && row.host == Some(there[0].0) && there[0].1.generation <= row.generation;
                 row.status == Status::Running && runs
             }

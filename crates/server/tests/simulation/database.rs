@@ -16,7 +16,7 @@ use crate::broken::Rule;
 use crate::check;
 use crate::run::{Micros, Run, SECOND, Slot};
 
-/// After so long without a word a writer loses the lock.
+/// After so long without a word a writer loses the lock: `idle_in_transaction_session_timeout` of `db::leader`.
 const IDLE: Micros = 8 * SECOND;
 
 /// A VM's row.
@@ -134,6 +134,8 @@ pub struct Database {
     pending: Option<Rc<Rows>>,
     waiting: VecDeque<Writer>,
     away: Micros,
+    /// Until when nobody follows the leader.
+    alone: Micros,
 }
 
 impl Database {
@@ -148,6 +150,7 @@ impl Database {
             pending: None,
             waiting: VecDeque::new(),
             away: 0,
+            alone: 0,
         }
     }
 
@@ -297,8 +300,12 @@ impl Tx {
         world.database.pending = Some(Rc::new(rows));
         let slow = if world.one_of(60) { SECOND } else { 2_000 };
         let follows = sim.now() + world.between(200, slow);
+        let alone = world.database.alone;
         drop(world);
-        sim.at(follows, move |sim| {
+        if alone > follows {
+            sim.reaches(check::ALONE);
+        }
+        sim.at(follows.max(alone), move |sim| {
             let is_there = settle(sim, number, true);
             acknowledge(sim, from, reply, is_there);
         });
@@ -330,8 +337,18 @@ fn settle(sim: &Run, number: u64, is_kept: bool) -> bool {
     true
 }
 
-/// The leader is lost, and another one leads from then on.
+/// The leader has nobody that follows it: commits wait, and hold the lock, whoever still waits for them.
+pub fn is_left_alone(sim: &Run, until: Micros) {
+    sim.tell(|| format!("nobody follows the leader of the database until {} s", until / SECOND));
+    let alone = &mut sim.world.borrow_mut().database.alone;
+    *alone = until.max(*alone);
+}
+
+/// The leader is lost, and another one leads from then on, if one follows it.
 pub fn fail_over(sim: &Run, until: Micros) {
+    if sim.world.borrow().database.alone > sim.now() {
+        return;
+    }
     let held = sim.world.borrow().database.held;
     let is_kept = sim.below(2) == 0;
     let waiting = std::mem::take(&mut sim.world.borrow_mut().database.waiting);

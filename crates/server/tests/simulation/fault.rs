@@ -1,10 +1,9 @@
 //! What breaks, and when it is whole again.
 
-use berth_domain::host::model::State;
-
 use std::rc::Rc;
 
-use crate::broken::Rule;
+use berth_domain::host::model::State;
+
 use crate::run::{Micros, Run, SECOND, Slot};
 use crate::service::{self, Wish};
 use crate::{database, host, replica};
@@ -21,11 +20,9 @@ pub fn draw(sim: &Run) {
         let at = sim.between(BEGINS, BREAKS);
         let longest = if sim.below(3) == 0 { 60 * SECOND } else { 8 * SECOND };
         let until = at + sim.between(10_000, longest);
-        // A start that outlasts its asker is seen where wires are cut again and again.
-        let is_cut = sim.world.borrow().lacks(Rule::StopsCallOff);
-        let kind = if is_cut { 8 + sim.below(2) } else { sim.below(14) };
+        let kind = Kind::drawn(sim);
         // Who is removed was lost before.
-        let until = if kind == 13 { until.max(at + 50 * SECOND) } else { until };
+        let until = if kind == Kind::IsRemoved { until.max(at + 50 * SECOND) } else { until };
         let mut world = sim.world.borrow_mut();
         world.heals = world.heals.max(until);
         drop(world);
@@ -33,42 +30,98 @@ pub fn draw(sim: &Run) {
     }
 }
 
-fn happens(sim: &Run, kind: usize, until: Micros) {
+/// What breaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The program of a replica is killed.
+    ReplicaEnds,
+    /// It stands still.
+    ReplicaStops,
+    /// Any program stands still.
+    Stops,
+    /// Any program is killed.
+    Ends,
+    /// A machine loses its power.
+    LosesPower,
+    /// The leader of the database is lost.
+    FailsOver,
+    /// Who follows the leader is lost.
+    LeadsAlone,
+    /// A replica is cut off from everybody.
+    ReplicaIsAlone,
+    /// A replica is cut off from one other.
+    ReplicaIsCut,
+    /// Anybody is cut off from one other.
+    IsCut,
+    /// A replica is told to end.
+    Leaves,
+    /// Wires are slow.
+    Slow,
+    /// A host is cut off, and removed once it is lost.
+    IsRemoved,
+}
+
+/// All of them, each as often as it is drawn.
+const KINDS: [Kind; 15] = [
+    Kind::ReplicaEnds,
+    Kind::ReplicaEnds,
+    Kind::ReplicaStops,
+    Kind::ReplicaStops,
+    Kind::Stops,
+    Kind::Ends,
+    Kind::LosesPower,
+    Kind::FailsOver,
+    Kind::LeadsAlone,
+    Kind::ReplicaIsAlone,
+    Kind::ReplicaIsCut,
+    Kind::IsCut,
+    Kind::Leaves,
+    Kind::Slow,
+    Kind::IsRemoved,
+];
+/// Those of a schedule in which wires flap.
+const FLAPS: [Kind; 2] = [Kind::ReplicaIsAlone, Kind::ReplicaIsCut];
+
+impl Kind {
+    fn drawn(sim: &Run) -> Self {
+        let all = if sim.world.borrow().flaps { &FLAPS[..] } else { &KINDS[..] };
+        all[sim.below(all.len())]
+    }
+}
+
+fn happens(sim: &Run, kind: Kind, until: Micros) {
     let (machines, replicas) = (sim.world.borrow().machines.len(), sim.world.borrow().replicas);
-    let one = some_replica(sim, replicas);
+    let (one, any) = (some_replica(sim, replicas), sim.below(machines));
     match kind {
-        0 | 1 => {
-            sim.tell(|| format!("the program of replica {one} is killed"));
-            replica::end(sim, one, until);
+        Kind::ReplicaEnds => ends(sim, one, until),
+        Kind::ReplicaStops => stops(sim, one, until),
+        Kind::Stops => stops(sim, any, until),
+        Kind::Ends => ends(sim, any, until),
+        Kind::LosesPower => {
+            sim.tell(|| format!("machine {any} loses its power"));
+            host::lose_power(sim, any);
+            replica::end(sim, any, until);
         }
-        2 | 3 => stops(sim, one, until),
-        4 => stops(sim, sim.below(machines), until),
-        5 => {
-            let host = sim.below(machines);
-            sim.tell(|| format!("the program of host {host} is killed"));
-            replica::end(sim, host, until);
-        }
-        6 => {
-            let host = sim.below(machines);
-            sim.tell(|| format!("machine {host} loses its power"));
-            host::lose_power(sim, host);
-            replica::end(sim, host, until);
-        }
-        7 => database::fail_over(sim, until.min(sim.now() + 15 * SECOND)),
-        8 => is_left_alone(sim, one, until),
-        9 => is_cut(sim, one, until),
-        10 => is_cut(sim, sim.below(machines + 2), until),
-        11 => leaves(sim, one),
-        12 => {
+        Kind::FailsOver => database::fail_over(sim, until.min(sim.now() + 15 * SECOND)),
+        Kind::LeadsAlone => database::is_left_alone(sim, until.min(sim.now() + 40 * SECOND)),
+        Kind::ReplicaIsAlone => is_left_alone(sim, one, until),
+        Kind::ReplicaIsCut => is_cut(sim, one, until),
+        Kind::IsCut => is_cut(sim, sim.below(machines + 2), until),
+        Kind::Leaves => leaves(sim, one),
+        Kind::Slow => {
             sim.tell(|| "wires are slow".into());
             sim.world.borrow_mut().slow = until;
         }
-        _ => {
-            let host = sim.below(machines);
-            is_left_alone(sim, host, until);
-            sim.at(until - 5 * SECOND, is_removed);
+        Kind::IsRemoved => {
+            is_left_alone(sim, any, until);
+            sim.at(until - 5 * SECOND, move |sim| is_removed(sim, any));
         }
     }
+}
+
+fn ends(sim: &Run, machine: usize, until: Micros) {
+    sim.tell(|| format!("the program of machine {machine} is killed"));
+    replica::end(sim, machine, until);
 }
 
 /// One of the replicas, and the active one as often as all of them.
@@ -132,10 +185,12 @@ fn leaves(sim: &Run, replica: usize) {
     }
 }
 
-/// An operator removes a host that is lost.
-fn is_removed(sim: &Run) {
+/// An operator removes a host, if it is lost.
+fn is_removed(sim: &Run, host: usize) {
     let rows = sim.world.borrow().database.rows.clone();
-    let Some(host) = rows.hosts.iter().position(|host| host.state == State::Lost) else { return };
+    if rows.hosts[host].state != State::Lost {
+        return;
+    }
     let Some(active) = rows.keeper.as_ref().and_then(replica::machine_of) else { return };
     let operation = sim.world.borrow_mut().operation();
     sim.tell(|| format!("an operator removes host {host}"));

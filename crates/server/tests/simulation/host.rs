@@ -16,7 +16,7 @@ use crate::check;
 use crate::database;
 use crate::run::{Micros, Run, SECOND, Slot};
 
-/// After so long without a word a host takes whoever asks for gone.
+/// After so long without a word a host takes whoever asks for gone: `SILENCE` of `berth_host::wire::message`.
 const SILENCE: Micros = 30 * SECOND;
 
 /// A machine that runs.
@@ -28,12 +28,28 @@ pub struct Instance {
     pub generation: i64,
     /// Whether its guest is off.
     pub is_off: bool,
+    /// The step that began it.
+    task: usize,
+    trace: Trace,
+}
+
+/// What a machine's process has in its folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trace {
+    /// It holds the folder, and has not noted itself.
+    Begun,
+    /// It is found.
+    Noted,
+    /// Nothing, since the folder was removed under it.
+    Lost,
 }
 
 /// A step under way.
 pub struct UnderWay {
     task: usize,
-    aim: Aim,
+    vm: usize,
+    /// None of a disk that is made, which counts no starts.
+    aim: Option<Aim>,
     /// The term of who asked; none of the service in the same process.
     term: Option<i64>,
     reply: Reply,
@@ -63,16 +79,17 @@ pub enum Deed {
     Press,
     /// Ends it.
     PowerOff,
-    /// Ends it, and removes what it left.
+    /// Removes its folder, whatever runs there.
     Discard,
 }
 
 impl Deed {
-    const fn act(self) -> Act {
+    const fn act(self) -> Option<Act> {
         match self {
-            Self::Start => Act::Start,
-            Self::MakeDisk | Self::Press => Act::Change,
-            Self::PowerOff | Self::Discard => Act::End,
+            Self::MakeDisk => None,
+            Self::Start => Some(Act::Start),
+            Self::Press => Some(Act::Change),
+            Self::PowerOff | Self::Discard => Some(Act::End),
         }
     }
 }
@@ -92,7 +109,7 @@ pub enum Answer {
     Boot(u64),
     /// So the machine is.
     Machine(plan::Machine),
-    /// It has machines of these VMs.
+    /// It has folders of these VMs' machines.
     Machines(Vec<usize>),
     /// It did so.
     Done,
@@ -168,18 +185,43 @@ fn hears(sim: &Run, host: usize, term: i64) -> bool {
             if !gone.is_empty() {
                 sim.reaches(check::DROPPED);
             }
-            drop_steps(sim, gone);
+            drop_steps(sim, host, gone);
             true
         }
     }
 }
 
 /// Ends steps, whose askers are told so.
-pub fn drop_steps(sim: &Run, gone: Vec<UnderWay>) {
+pub fn drop_steps(sim: &Run, host: usize, gone: Vec<UnderWay>) {
     for step in gone {
         sim.call_off(step.task);
+        is_dropped(sim, host, step.task);
         step.reply.give(sim, Answer::Failed);
     }
+}
+
+/// A step is dropped where it stands. A process that it began and that has not noted itself may go on, and do so later.
+fn is_dropped(sim: &Run, host: usize, task: usize) {
+    let mut world = sim.world.borrow_mut();
+    let is_half = |one: &Instance| one.task == task && one.trace == Trace::Begun;
+    if !world.machines[host].instances.iter().any(is_half) {
+        return;
+    }
+    if world.one_of(2) {
+        return world.machines[host].instances.retain(|one| !is_half(one));
+    }
+    let later = sim.now() + world.between(0, 2 * SECOND);
+    drop(world);
+    sim.reaches(check::LEFT);
+    sim.tell(|| format!("host {host} drops a start, whose process goes on"));
+    sim.at(later, move |sim| is_noted(sim, host, task));
+}
+
+/// The process that a step began notes itself in its folder, if both are there.
+fn is_noted(sim: &Run, host: usize, task: usize) {
+    let instances = &mut sim.world.borrow_mut().machines[host].instances;
+    let begun = instances.iter_mut().filter(|one| one.task == task && one.trace == Trace::Begun);
+    begun.for_each(|one| one.trace = Trace::Noted);
 }
 
 /// A host answers, or begins to do what was asked. The service in the same process asks in its own term, and it is not compared.
@@ -188,9 +230,9 @@ pub fn answer(sim: &Run, host: usize, over: Option<i64>, term: i64, ask: Ask, re
         let machine = &sim.world.borrow().machines[host];
         match ask {
             Ask::Presence => Some(Answer::Boot(machine.boot)),
-            Ask::Scan => Some(Answer::Machines(machine.instances.iter().map(|one| one.vm).collect())),
+            Ask::Scan => Some(Answer::Machines(machine.folders.iter().copied().collect())),
             Ask::Observe(vm) => {
-                let found = machine.instances.iter().find(|one| one.vm == vm);
+                let found = machine.instances.iter().find(|one| one.vm == vm && one.trace == Trace::Noted);
                 Some(Answer::Machine(found.map_or(plan::Machine::Absent, |one| {
                     if one.is_off { plan::Machine::PoweredOff } else { plan::Machine::Running }
                 })))
@@ -214,21 +256,19 @@ pub fn answer(sim: &Run, host: usize, over: Option<i64>, term: i64, ask: Ask, re
 /// Compares a step with what is noted, notes it, and drops what it calls off.
 fn admit(sim: &Run, host: usize, (deed, vm, generation): (Deed, usize, Option<i64>)) -> Result<(), i64> {
     let mut world = sim.world.borrow_mut();
-    if world.lacks(Rule::HostsKeepGenerations) {
-        return Ok(());
-    }
+    let Some(act) = deed.act().filter(|_| !world.lacks(Rule::HostsKeepGenerations)) else { return Ok(()) };
     let machine = &mut world.machines[host];
     let aim = aim(vm, generation);
-    if let Some(noted) = aim.admit(deed.act(), machine.notes.get(&vm).copied())? {
+    if let Some(noted) = aim.admit(act, machine.notes.get(&vm).copied())? {
         machine.notes.insert(vm, noted);
     }
-    let is_off = |step: &mut UnderWay| step.aim.id == aim.id && aim.calls_off(deed.act(), step.aim);
+    let is_off = |step: &mut UnderWay| step.vm == vm && step.aim.is_some_and(|under_way| aim.calls_off(act, under_way));
     let gone: Vec<_> = machine.under_way.extract_if(.., is_off).collect();
     drop(world);
     if !gone.is_empty() {
         sim.reaches(check::CALLED_OFF);
     }
-    drop_steps(sim, gone);
+    drop_steps(sim, host, gone);
     Ok(())
 }
 
@@ -238,11 +278,12 @@ fn begin(sim: &Run, host: usize, terms: (Option<i64>, i64), what: (Deed, usize, 
     let task = sim.spawn(process, async move {
         // Its own number, once it has one.
         let Some(task) = waits.wait(&own, Micros::MAX).await else { return };
-        let done = perform(&own, host, terms.1, what).await;
+        let done = perform(&own, host, (terms.1, task), what).await;
         own.world.borrow_mut().machines[host].under_way.retain(|step| step.task != task);
         answer.give(&own, done);
     });
-    let step = UnderWay { task, aim: aim(what.1, what.2), term: terms.0, reply };
+    let aim = what.0.act().map(|_| aim(what.1, what.2));
+    let step = UnderWay { task, vm: what.1, aim, term: terms.0, reply };
     sim.world.borrow_mut().machines[host].under_way.push(step);
     number.fill(sim, task);
     let since = sim.now();
@@ -263,11 +304,16 @@ fn looks_for_asker(sim: &Run, host: usize, task: usize, since: Micros) {
     drop(world);
     sim.reaches(check::UNHEARD);
     sim.tell(|| format!("host {host} drops what machine {asker} asked, which it hears no more"));
-    drop_steps(sim, vec![gone]);
+    drop_steps(sim, host, vec![gone]);
 }
 
 /// Does it, which takes its time.
-async fn perform(sim: &Run, host: usize, term: i64, (deed, vm, generation): (Deed, usize, Option<i64>)) -> Answer {
+async fn perform(
+    sim: &Run,
+    host: usize,
+    (term, task): (i64, usize),
+    (deed, vm, generation): (Deed, usize, Option<i64>),
+) -> Answer {
     let acts = |what: &str| {
         sim.world.borrow_mut().acts(host, term);
         sim.tell(|| format!("host {host} {what} VM {vm}, generation {generation:?}, for term {term}"));
@@ -279,7 +325,8 @@ async fn perform(sim: &Run, host: usize, term: i64, (deed, vm, generation): (Dee
         }
         Deed::Start => {
             sim.sleep(host, sim.between(1_000, 50_000)).await;
-            if runs_already(sim, host, vm, generation) {
+            sim.world.borrow_mut().machines[host].folders.insert(vm);
+            if is_there(sim, host, vm, generation).await {
                 return Answer::Done;
             }
             let longest = {
@@ -287,17 +334,10 @@ async fn perform(sim: &Run, host: usize, term: i64, (deed, vm, generation): (Dee
                 world.start.min((world.heals - sim.now()).max(0) + 4 * SECOND)
             };
             sim.sleep(host, sim.between(50_000, longest)).await;
-            acts("started");
-            // Some guests power themselves off.
-            let (goes, is_off, boot) =
-                (sim.now() + sim.between(SECOND, 20 * SECOND), sim.below(4) == 0, boot_of(sim, host));
-            if is_off && goes < sim.world.borrow().heals {
-                sim.at(goes, move |sim| goes_off(sim, host, boot, vm, generation));
-            }
-            let mut world = sim.world.borrow_mut();
-            let started = Instance { vm, generation: generation.unwrap_or_default(), is_off: false };
-            world.machines[host].instances.push(started);
-            world.begins(host, vm);
+            acts("starts");
+            is_begun(sim, host, task, (vm, generation));
+            sim.sleep(host, sim.between(1_000, SECOND)).await;
+            is_noted(sim, host, task);
         }
         Deed::Press => {
             acts("pressed the button of");
@@ -308,21 +348,50 @@ async fn perform(sim: &Run, host: usize, term: i64, (deed, vm, generation): (Dee
                 sim.at(goes, move |sim| goes_off(sim, host, boot, vm, generation));
             }
         }
-        Deed::PowerOff | Deed::Discard => {
+        Deed::PowerOff => {
             sim.sleep(host, sim.between(5_000, 300_000)).await;
             acts("ended");
-            sim.world.borrow_mut().machines[host].instances.retain(|one| one.vm != vm);
+            let machine = &mut sim.world.borrow_mut().machines[host];
+            machine.instances.retain(|one| one.vm != vm);
+        }
+        Deed::Discard => {
+            sim.sleep(host, sim.between(5_000, 300_000)).await;
+            acts("removed the folder of");
+            let machine = &mut sim.world.borrow_mut().machines[host];
+            machine.folders.remove(&vm);
+            machine.instances.iter_mut().filter(|one| one.vm == vm).for_each(|one| one.trace = Trace::Lost);
         }
     }
     Answer::Done
 }
 
-/// Whether a VM's machine runs, which then is what this start was to begin.
-fn runs_already(sim: &Run, host: usize, vm: usize, generation: Option<i64>) -> bool {
-    let machine = &mut sim.world.borrow_mut().machines[host];
-    let Some(one) = machine.instances.iter_mut().find(|one| one.vm == vm) else { return false };
-    one.generation = generation.unwrap_or_default();
-    true
+/// A machine's process begins.
+fn is_begun(sim: &Run, host: usize, task: usize, (vm, generation): (usize, Option<i64>)) {
+    // Some guests power themselves off.
+    let (goes, is_off, boot) = (sim.now() + sim.between(SECOND, 20 * SECOND), sim.below(4) == 0, boot_of(sim, host));
+    if is_off && goes < sim.world.borrow().heals {
+        sim.at(goes, move |sim| goes_off(sim, host, boot, vm, generation));
+    }
+    let begun = Instance { vm, generation: generation.unwrap_or_default(), is_off: false, task, trace: Trace::Begun };
+    let mut world = sim.world.borrow_mut();
+    world.machines[host].instances.push(begun);
+    world.begins(host, vm);
+}
+
+/// Whether a VM's machine runs, which then is what this start was to begin. One that has not noted itself holds the folder.
+async fn is_there(sim: &Run, host: usize, vm: usize, generation: Option<i64>) -> bool {
+    loop {
+        {
+            let instances = &mut sim.world.borrow_mut().machines[host].instances;
+            let found = instances.iter_mut().find(|one| one.vm == vm && one.trace != Trace::Lost);
+            let Some(one) = found else { return false };
+            if one.trace == Trace::Noted {
+                one.generation = generation.unwrap_or_default();
+                return true;
+            }
+        }
+        sim.sleep(host, SECOND / 10).await;
+    }
 }
 
 fn boot_of(sim: &Run, host: usize) -> u64 {
@@ -373,8 +442,13 @@ pub fn end_program(sim: &Run, host: usize) {
     }
     sim.kill(process);
     database::hangs_up(sim, host);
-    let machine = &mut sim.world.borrow_mut().machines[host];
-    let gone = (machine.active.take(), std::mem::take(&mut machine.under_way));
-    machine.is_open = false;
-    drop(gone);
+    let (active, gone) = {
+        let machine = &mut sim.world.borrow_mut().machines[host];
+        machine.is_open = false;
+        (machine.active.take(), std::mem::take(&mut machine.under_way))
+    };
+    drop(active);
+    for step in gone {
+        is_dropped(sim, host, step.task);
+    }
 }

@@ -6,7 +6,7 @@ use berth_domain::Timestamp;
 use berth_domain::host::model::State;
 use berth_domain::ids::DiskId;
 use berth_domain::vm::model::{RestartPolicy, Want};
-use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
+use berth_domain::vm::plan::{self, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::{DiskStatus, Status};
 use uuid::Uuid;
 
@@ -16,21 +16,10 @@ use crate::database::{Rows, VmRow};
 use crate::host::{Answer, Ask, Deed};
 use crate::service::Service;
 
-/// Most steps in a row.
+/// Most steps in a row, as `MAX_STEPS` of `work::lifecycle`.
 const STEPS: usize = 200;
-/// Longest pause between two tries of a step, in seconds.
+/// Longest pause between two tries of a step, in seconds, as there.
 const LONGEST_PAUSE: i64 = 15;
-/// How long each status may last, in seconds.
-const DEADLINES: Deadlines = Deadlines {
-    provisioning: 600,
-    starting: 300,
-    restarting: 180,
-    stopping: 120,
-    suspending: 300,
-    deleting: 300,
-    power_off: 8,
-};
-
 /// Why a step did not finish.
 enum Failure {
     /// The host acted on a later generation.
@@ -72,11 +61,7 @@ pub async fn live(service: Rc<Service>, vm: usize) {
                 is_recorded(&service, vm, &seen, |row| row.generation = later + 1).await;
                 continue;
             }
-            Err(Failure::Final(seen)) => {
-                let fails = Step::Fail("its host will not come back".into());
-                is_recorded(&service, vm, &seen, |row| apply(row, &fails, service.wall())).await;
-                continue;
-            }
+            Err(Failure::Final(seen)) if is_given_up(&service, vm, &seen).await => continue,
             Err(_) => {
                 failures = (failures + 1).min(5);
                 Some(service.wall().plus_seconds((1_i64 << (failures - 1)).min(LONGEST_PAUSE)))
@@ -84,6 +69,20 @@ pub async fn live(service: Rc<Service>, vm: usize) {
         };
         service.rest(vm, until).await;
     }
+}
+
+/// Records a final failure onto the row as it is by now, but for a deletion; whether that was tried.
+async fn is_given_up(service: &Service, vm: usize, decided_for: &VmRow) -> bool {
+    let Some(rows) = service.read().await else { return false };
+    let Some(now) = rows.vms.get(vm).filter(|row| row.want != Want::Gone) else { return false };
+    if end(service, vm, (now, &rows), Rule::FailuresEnd).await.is_err() {
+        return false;
+    }
+    let fails = Step::Fail("its host will not come back".into());
+    // What its owner wanted when the step was decided is what may be given up.
+    let given_up = VmRow { wish: decided_for.wish, ..*now };
+    is_recorded(service, vm, &given_up, |row| apply(row, &fails, service.wall())).await;
+    true
 }
 
 async fn bring_about(service: &Service, vm: usize) -> Result<Next, Failure> {
@@ -123,7 +122,7 @@ fn snapshot(service: &Service, vm: usize, row: &VmRow, machine: Machine) -> Snap
     let boot = row.host.and_then(|host| service.boot_of(host));
     Snapshot {
         now: service.wall(),
-        deadlines: DEADLINES,
+        deadlines: service.sim.world.borrow().deadlines,
         want: row.want,
         status: row.status,
         since: row.since,
@@ -170,17 +169,37 @@ async fn take(service: &Service, vm: usize, (seen, rows): (&VmRow, &Rows), step:
         Step::PowerOff => tell(service, vm, (seen, rows), Deed::PowerOff).await,
         Step::Finish => {
             if seen.host.is_some() {
+                end(service, vm, (seen, rows), Rule::DeletionsEnd).await?;
                 tell(service, vm, (seen, rows), Deed::Discard).await?;
             }
             record(service, vm, seen, |row| row.enter(Status::Deleted, now)).await
         }
         step => {
-            let calls_off = !service.sim.world.borrow().lacks(Rule::StopsCallOff);
-            if step == Step::Stopped && seen.host.is_some() && calls_off {
-                tell(service, vm, (seen, rows), Deed::PowerOff).await?;
+            match step {
+                Step::Stopped => end(service, vm, (seen, rows), Rule::StopsCallOff).await?,
+                Step::Fail(_) => end(service, vm, (seen, rows), Rule::FailuresEnd).await?,
+                _ => {}
             }
+            notes(service, &step);
             record(service, vm, seen, |row| apply(row, &step, now)).await
         }
+    }
+}
+
+/// Ends what may be left of a VM's machine that is not seen, as this rule has it.
+async fn end(service: &Service, vm: usize, (seen, rows): (&VmRow, &Rows), rule: Rule) -> Result<(), Failure> {
+    if seen.host.is_none() || service.sim.world.borrow().lacks(rule) {
+        return Ok(());
+    }
+    tell(service, vm, (seen, rows), Deed::PowerOff).await
+}
+
+/// Notes what deadlines come to.
+fn notes(service: &Service, step: &Step) {
+    match step {
+        Step::Retry => service.sim.reaches(check::LATE),
+        Step::Fail(_) => service.sim.reaches(check::FAILED),
+        _ => {}
     }
 }
 

@@ -1,7 +1,8 @@
 //! A replica: it stands by, takes the database where that is free, and is active for as long as its lease is renewed.
 //!
-//! It follows `app::standby` and `app::folder`, which do the same over a real database, line by line. When that is free, how
-//! long a lease holds and who may begin a term is decided by [`Watch`], [`Lease`] and [`KeeperRow`].
+//! When the database is free, how long a lease holds and who may begin a term is decided by [`Watch`], [`Lease`] and
+//! [`KeeperRow`]. What is done then follows `app::standby` and `app::folder`, and their transactions `db::keeper`, by hand: no
+//! reads of the former leader, no databases of other folders, no end in the middle of a beginning.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,13 +20,13 @@ use crate::run::{Micros, Run, SECOND, Sim};
 use crate::service::{self, Service};
 use crate::world::micros;
 
-/// Between two looks at who is active.
+/// Between two looks at who is active, as `LOOK` of `app::standby`.
 const LOOK: Micros = SECOND;
-/// So many looks between two at the row of this host.
+/// So many looks between two at the row of this host, as `AGAIN` there.
 const AGAIN: u32 = 30;
-/// How long the database may take to answer.
+/// How long the database may take to answer: for so long its server keeps a connection that is silent (`db::leader`).
 pub const PATIENCE: Micros = 8 * SECOND;
-/// How long what is under way in a service that ends may take.
+/// How long what is under way in a service that ends takes at most: `ENDING` of `app::process` allows longer than a lease is.
 const ENDING: Micros = 2 * SECOND;
 
 /// A service that is active, for those outside.
@@ -57,7 +58,8 @@ pub fn begin(sim: &Run, me: usize) {
     sim.tell(|| format!("the program of machine {me} begins"));
     if is_replica {
         let own = Rc::clone(sim);
-        sim.spawn(process, async move { program(&own, me, process).await });
+        let task = sim.spawn(process, async move { program(&own, me, process).await });
+        sim.world.borrow_mut().machines[me].task = task;
     }
 }
 
@@ -80,7 +82,7 @@ async fn program(sim: &Run, me: usize, process: usize) {
     sim.world.borrow_mut().machines[me].is_open = false;
     sim.sleep(me, sim.between(10_000, SECOND)).await;
     let gone = std::mem::take(&mut sim.world.borrow_mut().machines[me].under_way);
-    host::drop_steps(sim, gone);
+    host::drop_steps(sim, me, gone);
     if sim.below(4) == 0 {
         for _ in 0..2 {
             sim.sleep(me, micros(RENEW)).await;
@@ -96,8 +98,10 @@ async fn program(sim: &Run, me: usize, process: usize) {
     end(sim, me, sim.now() + SECOND);
 }
 
-/// Ends a service in good order.
+/// Ends a service in good order, which renews its lease no more.
 pub async fn leave(sim: &Run, me: usize, service: Rc<Service>) {
+    let task = sim.world.borrow().machines[me].task;
+    sim.call_off(task);
     service.ends();
     sim.sleep(me, sim.between(0, ENDING)).await;
     sim.world.borrow_mut().machines[me].active = None;

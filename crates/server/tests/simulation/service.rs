@@ -21,13 +21,13 @@ use crate::life;
 use crate::replica::PATIENCE;
 use crate::run::{Micros, Run, SECOND, Slot};
 
-/// How long a host may be silent.
+/// How long a host may be silent: until it is asked whether it is there, and then, as `Patience` of `berth_host::link`.
 const SILENCE: Micros = 15 * SECOND;
-/// Between two looks at a host that answers, and at one that does not.
+/// Between two looks at a host that answers, and at one that does not: `FRESH` and `RETRY` of `services::host::reconcile::join`.
 const PAUSES: (Micros, Micros) = (10 * SECOND, 2 * SECOND);
-/// Between two searches of a host for what no row owns: ten minutes in the service, which no schedule lasts.
+/// Between two searches of a host for what no row owns: ten minutes in the service (`work::host`), which no schedule lasts.
 const SWEEP: Micros = 20 * SECOND;
-/// Between two looks at rows that want work.
+/// Between two looks at rows that want work, which the service is told of more quickly than this (`work::Driver`).
 const DUE: Micros = 5 * SECOND;
 
 /// What is asked of a service.
@@ -277,7 +277,9 @@ impl Service {
             |vm: &usize| rows.vms.get(*vm).is_some_and(|row| row.host == Some(host) && row.status != Status::Deleted);
         for vm in found.into_iter().filter(|vm| !is_owned(vm)) {
             self.sim.reaches(check::UNOWNED);
-            self.ask(host, Ask::Do(Deed::Discard, vm, None)).await;
+            for deed in [Deed::PowerOff, Deed::Discard] {
+                self.ask(host, Ask::Do(deed, vm, None)).await;
+            }
         }
     }
 

@@ -72,12 +72,14 @@ async fn wander(sim: &Run) -> Vec<usize> {
 /// Has each VM be what its owner wants.
 async fn settle(sim: &Run, vms: Vec<usize>) {
     for vm in vms {
+        // One that failed is off, too.
+        let is_so = |status, wanted| status == wanted || (status, wanted) == (Status::Failed, Status::Stopped);
         let (wanted, wish) = match sim.below(3) {
             0 => (Status::Running, Wish::Verb(vm, Verb::Start)),
             1 => (Status::Stopped, Wish::Verb(vm, Verb::Stop)),
             _ => (Status::Deleted, Wish::Delete(vm)),
         };
-        while !matches!(insist(sim, Wish::Look(vm)).await, Told::Status(status) if status == wanted) {
+        while !matches!(insist(sim, Wish::Look(vm)).await, Told::Status(status) if is_so(status, wanted)) {
             insist(sim, wish).await;
             sim.sleep_until(sim.now() + SECOND).await;
         }

@@ -1,11 +1,12 @@
 //! What there is: machines with their clocks and disks, and wires between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::host::aim::Noted;
+use berth_domain::vm::plan::Deadlines;
 use berth_testkit::Chance;
 
 use crate::broken::Rule;
@@ -19,6 +20,8 @@ use crate::run::{Micros, Run, SECOND, Sim};
 pub struct Machine {
     /// Its program.
     pub process: usize,
+    /// What the program of a replica does beside serving.
+    pub task: usize,
     /// Whether its host answers questions.
     pub is_open: bool,
     /// The service that is active there.
@@ -33,6 +36,8 @@ pub struct Machine {
     pub term: i64,
     /// On its disk: what was acted on last, of each VM.
     pub notes: BTreeMap<usize, Noted>,
+    /// On its disk: of which VMs' machines it has folders.
+    pub folders: BTreeSet<usize>,
     /// What runs.
     pub instances: Vec<Instance>,
     /// Steps under way.
@@ -55,6 +60,10 @@ pub struct World {
     cuts: Vec<Vec<Micros>>,
     /// Until when wires are slow.
     pub slow: Micros,
+    /// Whether nothing breaks but wires.
+    pub flaps: bool,
+    /// How long each status may last.
+    pub deadlines: Deadlines,
     /// The longest that a host takes to start a machine.
     pub start: Micros,
     /// One message of so many is late.
@@ -79,9 +88,11 @@ impl World {
         let mut chance = Chance::new(seed);
         let (replicas, joined) = (2 + chance.below(2), 1 + chance.below(2));
         let count = replicas + joined;
-        // Where a start may outlast its asker is where leaving it shows.
-        let starts = if broken == Some(Rule::StopsCallOff) { [30, 30, 45, 45] } else { [4, 4, 30, 45] };
+        // A start that outlasts its asker is seen where wires are cut again and again.
+        let flaps = chance.below(6) == 0;
+        let starts = if flaps { [30, 30, 45, 45] } else { [4, 4, 30, 45] };
         let (start, late) = (starts[chance.below(4)], [100, 50, 6][chance.below(3)]);
+        let deadlines = deadlines(&mut chance);
         let machines = (0..count).map(|_| machine(&mut chance)).collect();
         Self {
             machines,
@@ -89,6 +100,8 @@ impl World {
             database: Database::new(count),
             cuts: vec![vec![0; count + 2]; count + 2],
             slow: 0,
+            flaps,
+            deadlines,
             start: start * SECOND,
             late,
             checker: Checker::default(),
@@ -181,10 +194,30 @@ impl World {
     }
 }
 
+/// Those of the service by default (`services::vm` of its configuration, with less patience for guests), which no schedule
+/// reaches; in some, such that pass.
+fn deadlines(chance: &mut Chance) -> Deadlines {
+    let passes = chance.below(3) == 0;
+    let mut of = |usual: i64| if passes { drawn(chance, 11) + 10 } else { usual };
+    Deadlines {
+        provisioning: of(600),
+        starting: of(300),
+        restarting: of(180),
+        stopping: of(120),
+        suspending: of(300),
+        deleting: of(300),
+        power_off: 8,
+    }
+}
+
+fn drawn(chance: &mut Chance, below: usize) -> i64 {
+    i64::try_from(chance.below(below)).unwrap_or_default()
+}
+
 fn machine(chance: &mut Chance) -> Machine {
-    let drawn = |chance: &mut Chance, below: usize| i64::try_from(chance.below(below)).unwrap_or_default();
     Machine {
         process: usize::MAX,
+        task: usize::MAX,
         is_open: false,
         active: None,
         rate: 900 + drawn(chance, 201),
@@ -192,6 +225,7 @@ fn machine(chance: &mut Chance) -> Machine {
         boot: 1,
         term: 0,
         notes: BTreeMap::new(),
+        folders: BTreeSet::new(),
         instances: Vec::new(),
         under_way: Vec::new(),
         heard: 0,
