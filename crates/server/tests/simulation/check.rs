@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use berth_domain::vm::Status;
 use berth_domain::vm::model::Want;
 
-use crate::database::Rows;
+use crate::database::{Rows, VmRow};
 use crate::run::{Micros, Run, SECOND};
 use crate::world::{Machine, World};
 
@@ -129,6 +129,20 @@ impl World {
         let running = self.machines.iter().flat_map(|machine| &machine.instances).filter(|one| one.vm == vm);
         if running.count() > 1 {
             self.checker.found(|| format!("two machines run on the disk of VM {vm}, the second on host {host}"));
+        }
+    }
+
+    /// A VM's status is recorded: of one that is off nothing runs, and nothing is started, on its host. Of one that was removed
+    /// that is not known until it has joined again.
+    pub fn is_said(&mut self, vm: usize, rows: &Rows) {
+        let VmRow { status, host, .. } = rows.vms[vm];
+        let is_off = matches!(status, Status::Stopped | Status::Failed | Status::Deleted);
+        let is_known = |host: &usize| !rows.hosts[*host].is_removed && rows.hosts[*host].enrolment == 1;
+        let Some(host) = host.filter(is_known).filter(|_| is_off) else { return };
+        let Machine { instances, under_way, .. } = &self.machines[host];
+        if instances.iter().any(|one| one.vm == vm) || under_way.iter().any(|step| step.starts(vm)) {
+            self.checker
+                .found(|| format!("VM {vm} is said to be {status}, and host {host} runs or starts its machine"));
         }
     }
 

@@ -280,6 +280,12 @@ impl Tx {
         sim.send(self.from, to, move |sim| release(sim, number));
     }
 
+    /// Whether it still holds the lock, which who wrote it may not know.
+    pub fn holds(&self, sim: &Run) -> bool {
+        let database = &sim.world.borrow().database;
+        database.held == Some((self.number, self.from)) && database.pending.is_none()
+    }
+
     /// Writes, within a time; whether that was acknowledged.
     pub async fn commit(self, sim: &Run, until: Micros) -> bool {
         let reply = Slot::default();

@@ -19,6 +19,9 @@ use crate::run::{Micros, Run, SECOND, Slot};
 /// After so long without a word a host takes whoever asks for gone: `SILENCE` of `berth_host::wire::message`.
 const SILENCE: Micros = 30 * SECOND;
 
+/// How long a process takes to note itself, on a host that has much to do.
+const NOTES: Micros = 4 * SECOND;
+
 /// A machine that runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Instance {
@@ -48,11 +51,19 @@ enum Trace {
 pub struct UnderWay {
     task: usize,
     vm: usize,
+    deed: Deed,
     /// None of a disk that is made, which counts no starts.
     aim: Option<Aim>,
     /// The term of who asked; none of the service in the same process.
     term: Option<i64>,
     reply: Reply,
+}
+
+impl UnderWay {
+    /// Whether it starts a VM's machine.
+    pub fn starts(&self, vm: usize) -> bool {
+        self.vm == vm && self.deed == Deed::Start
+    }
 }
 
 /// What a host is asked.
@@ -210,7 +221,7 @@ fn is_dropped(sim: &Run, host: usize, task: usize) {
     if world.one_of(2) {
         return world.machines[host].instances.retain(|one| !is_half(one));
     }
-    let later = sim.now() + world.between(0, 2 * SECOND);
+    let later = sim.now() + world.between(0, NOTES);
     drop(world);
     sim.reaches(check::LEFT);
     sim.tell(|| format!("host {host} drops a start, whose process goes on"));
@@ -283,7 +294,7 @@ fn begin(sim: &Run, host: usize, terms: (Option<i64>, i64), what: (Deed, usize, 
         answer.give(&own, done);
     });
     let aim = what.0.act().map(|_| aim(what.1, what.2));
-    let step = UnderWay { task, vm: what.1, aim, term: terms.0, reply };
+    let step = UnderWay { task, vm: what.1, deed: what.0, aim, term: terms.0, reply };
     sim.world.borrow_mut().machines[host].under_way.push(step);
     number.fill(sim, task);
     let since = sim.now();
@@ -336,7 +347,7 @@ async fn perform(
             sim.sleep(host, sim.between(50_000, longest)).await;
             acts("starts");
             is_begun(sim, host, task, (vm, generation));
-            sim.sleep(host, sim.between(1_000, SECOND)).await;
+            sim.sleep(host, sim.between(1_000, NOTES)).await;
             is_noted(sim, host, task);
         }
         Deed::Press => {

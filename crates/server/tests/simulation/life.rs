@@ -261,7 +261,7 @@ async fn is_recorded(service: &Service, vm: usize, seen: &VmRow, change: impl Fn
         tx.roll_back(&service.sim);
         return false;
     }
-    let wanted = tx.rows.vms[vm].want;
+    let VmRow { want: wanted, status: before, .. } = tx.rows.vms[vm];
     change(&mut tx.rows.vms[vm]);
     let wish = tx.rows.vms[vm].wish;
     if wanted != tx.rows.vms[vm].want && wish != seen.wish {
@@ -269,6 +269,9 @@ async fn is_recorded(service: &Service, vm: usize, seen: &VmRow, change: impl Fn
         service.sim.world.borrow_mut().checker.found(taken_back);
     }
     let VmRow { want, status, generation, host, .. } = tx.rows.vms[vm];
+    if status != before && tx.holds(&service.sim) {
+        service.sim.world.borrow_mut().is_said(vm, &tx.rows);
+    }
     service.sim.tell(|| {
         let me = service.me;
         format!("replica {me} records of VM {vm}: {status}, want {want}, generation {generation}, host {host:?}")

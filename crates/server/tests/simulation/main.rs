@@ -169,7 +169,7 @@ fn hosts_that_forget_terms_are_seen() {
 
 #[test]
 fn hosts_that_forget_generations_are_seen() {
-    is_seen(Rule::HostsKeepGenerations, "and these machines: [");
+    is_seen(Rule::HostsKeepGenerations, "is said to be deleted, and host");
 }
 
 #[test]
@@ -199,7 +199,17 @@ fn a_record_onto_another_row_than_it_was_decided_for_is_seen() {
 
 #[test]
 fn a_stop_that_leaves_a_start_under_way_is_seen() {
-    is_seen(Rule::StopsCallOff, "status: Stopped");
+    is_seen(Rule::StopsCallOff, "is said to be stopped, and host");
+}
+
+#[test]
+fn a_deletion_that_leaves_a_start_under_way_is_seen() {
+    is_seen(Rule::DeletionsEnd, "is said to be deleted, and host");
+}
+
+#[test]
+fn a_failure_that_leaves_a_start_under_way_is_seen() {
+    is_seen(Rule::FailuresEnd, "is said to be failed, and host");
 }
 
 #[test]

@@ -92,7 +92,8 @@ impl World {
         let flaps = chance.below(6) == 0;
         let starts = if flaps { [30, 30, 45, 45] } else { [4, 4, 30, 45] };
         let (start, late) = (starts[chance.below(4)], [100, 50, 6][chance.below(3)]);
-        let deadlines = deadlines(&mut chance);
+        let are_late = chance.below(if flaps { 2 } else { 3 }) == 0;
+        let deadlines = deadlines(&mut chance, are_late);
         let machines = (0..count).map(|_| machine(&mut chance)).collect();
         Self {
             machines,
@@ -196,9 +197,8 @@ impl World {
 
 /// Those of the service by default (`services::vm` of its configuration, with less patience for guests), which no schedule
 /// reaches; in some, such that pass.
-fn deadlines(chance: &mut Chance) -> Deadlines {
-    let passes = chance.below(3) == 0;
-    let mut of = |usual: i64| if passes { drawn(chance, 11) + 10 } else { usual };
+fn deadlines(chance: &mut Chance, are_late: bool) -> Deadlines {
+    let mut of = |usual: i64| if are_late { drawn(chance, 11) + 10 } else { usual };
     Deadlines {
         provisioning: of(600),
         starting: of(300),
