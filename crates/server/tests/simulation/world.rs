@@ -169,8 +169,11 @@ impl World {
         let mut wait = self.between(100, 2_000);
         if now < self.slow {
             wait += self.between(0, SECOND);
-        } else if self.one_of(if now < self.heals { self.late } else { 100 }) {
-            wait += self.between(0, 3 * SECOND);
+        } else if now < self.heals {
+            wait += if self.one_of(self.late) { self.between(0, 3 * SECOND) } else { 0 };
+        } else if self.one_of(100) {
+            // All that a lease is renewed with may be so late, and in time.
+            wait += self.between(0, SECOND);
         }
         let cut = self.cuts[from][to];
         if from == to || now >= cut {
