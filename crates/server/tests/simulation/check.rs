@@ -13,7 +13,7 @@ use crate::world::{Machine, World};
 pub const SETTLES: Micros = 60 * SECOND;
 
 /// What schedules have to come to, or they show nothing.
-pub const REACHED: [&str; 18] = [
+pub const REACHED: [&str; 19] = [
     TAKEN,
     ENDED,
     OVERTAKEN,
@@ -32,6 +32,7 @@ pub const REACHED: [&str; 18] = [
     LEFT,
     LATE,
     FAILED,
+    GIVEN_UP,
 ];
 /// One of them, as all below: a replica takes the database.
 pub const TAKEN: &str = "the database is taken from who is silent";
@@ -70,6 +71,8 @@ pub const LEFT: &str = "a start is dropped whose process goes on";
 pub const LATE: &str = "a deadline passes, and its status begins again";
 /// The same once more.
 pub const FAILED: &str = "a VM fails by its plan";
+/// A host was removed on which a VM is to begin.
+pub const GIVEN_UP: &str = "a VM is given up whose host will not come back";
 
 /// What is found to be wrong, and what the checker knows beside the rows.
 #[derive(Default)]

@@ -78,6 +78,7 @@ async fn is_given_up(service: &Service, vm: usize, decided_for: &VmRow) -> bool 
     if end(service, vm, (now, &rows), Rule::FailuresEnd).await.is_err() {
         return false;
     }
+    service.sim.reaches(check::GIVEN_UP);
     let fails = Step::Fail("its host will not come back".into());
     // What its owner wanted when the step was decided is what may be given up.
     let given_up = VmRow { wish: decided_for.wish, ..*now };
