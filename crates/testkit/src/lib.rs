@@ -36,7 +36,7 @@ pub use joined_host::JoinedHost;
 pub use networks::SimulatedNetworks;
 pub use platform::{Answer, Caller, Platform, code_in, fresh_database, token_in};
 pub use postgres::{Postgres, postgres_program};
-pub use replicas::replicas;
+pub use replicas::{one_after_the_other, replicas};
 pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, end_all_in, eventually, images};
 pub use upstream::{Gate, Received, Script, Step, Upstream};

@@ -102,8 +102,21 @@ impl Clients {
         self.seen.lock().expect("no panic").taken_back.clone()
     }
 
+    /// Asserts that everything that was acknowledged is there, once.
+    pub async fn are_served(&self, caller: &Caller) {
+        // What is acknowledged from here on may come after the list.
+        let written = self.written();
+        let all = Self::all(caller).await;
+        for told in &written {
+            let there = all.get(&told.name).map(|ids| ids.iter().map(String::as_str).collect::<Vec<_>>());
+            assert_eq!(there, Some(vec![told.id.as_str()]), "{} was acknowledged", told.name);
+        }
+        let twice: Vec<_> = all.iter().filter(|(_, ids)| ids.len() > 1).collect();
+        assert!(twice.is_empty(), "there twice: {twice:?}");
+    }
+
     /// All projects of the organization that the service has now: ids by name.
-    pub async fn all(caller: &Caller) -> BTreeMap<String, BTreeSet<String>> {
+    async fn all(caller: &Caller) -> BTreeMap<String, BTreeSet<String>> {
         let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for page in 1.. {
             let answer = served(caller, &format!("{}/projects?limit=100&page={page}", caller.org())).await;

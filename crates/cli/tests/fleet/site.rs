@@ -3,10 +3,9 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-
 use std::time::{Duration, Instant};
 
-use berth_testkit::{Caller, HostProcess, Postgres, Service};
+use berth_testkit::{Caller, HostProcess, Postgres, Service, one_after_the_other};
 use reqwest::Method;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -27,6 +26,13 @@ pub const DATABASE: u8 = 4;
 const PORT: u16 = 8470;
 /// Where replicas listen for each other.
 const BETWEEN: u16 = 8471;
+
+/// How much of what guests said last is told where something is not as it should be, in characters.
+const CONSOLE: usize = 1000;
+/// One at a time: each has as many guests as two cores emulate at their ease.
+static TURN: Mutex<()> = Mutex::const_new(());
+/// Seconds that a guest may take to boot or to end, where others are emulated beside it.
+pub const GUESTS: u64 = 1200;
 
 /// A VM, and the process that it had last.
 pub struct Vm {
@@ -52,13 +58,6 @@ pub struct Site {
     _turn: MutexGuard<'static, ()>,
     pub lan: Lan,
 }
-
-/// How much of what guests said last is told where something is not as it should be, in characters.
-const CONSOLE: usize = 1000;
-/// One at a time: each has as many guests as two cores emulate at their ease.
-static TURN: Mutex<()> = Mutex::const_new(());
-/// Seconds that a guest may take to boot or to end, where others are emulated beside it.
-pub const GUESTS: u64 = 1200;
 
 fn at(number: u8, port: u16) -> SocketAddr {
     format!("{}:{port}", address(number)).parse().expect("an address")
@@ -107,12 +106,9 @@ impl Site {
             (postgres, port)
         });
         let places = REPLICAS.map(|number| lan.host(number));
-        let [mut alpha, mut beta] =
+        let made =
             [0, 1].map(|index| replica(REPLICAS[index], &launcher(&places[index], clocks[index]), at(DATABASE, port)));
-        alpha.start();
-        let secret = "secrets.key";
-        std::fs::copy(alpha.dir.path().join(secret), beta.dir.path().join(secret)).expect("the key of secrets");
-        beta.start();
+        let [alpha, beta] = one_after_the_other(made);
         let admin = alpha.admin().await;
         let place = lan.host(GAMMA);
         let gamma = joined(&admin, launcher(&place, clocks[2])).await;
@@ -170,15 +166,12 @@ impl Site {
     }
 
     /// What a replica answers, whichever has one first. All tries have one key, so that what is asked for is done once.
-    pub async fn asks(&self, method: Method, path: &str, body: Option<Value>, key: Option<&str>) -> (u16, Value) {
+    pub async fn asks(&self, method: Method, path: &str, body: Option<&Value>, key: Option<&str>) -> (u16, Value) {
         let (began, own) = (Instant::now(), format!("{:?}", Instant::now()));
-        let mut doors = Doors::new(&self.callers);
+        let (mut doors, key) = (Doors::new(&self.callers), key.unwrap_or(&own));
         loop {
-            let request = |caller: &Caller| {
-                let request = caller.request(method.clone(), path).header("idempotency-key", key.unwrap_or(&own));
-                if let Some(body) = &body { request.json(body) } else { request }
-            };
-            if let Some(answer) = doors.ask(request).await.filter(|(status, _)| *status < 500) {
+            let answer = doors.ask(|caller| request(caller, method.clone(), path, (body, key))).await;
+            if let Some(answer) = answer.filter(|(status, _)| *status < 500) {
                 return answer;
             }
             assert!(began.elapsed() < Duration::from_secs(CONVERGES), "{path}: nobody answered within {CONVERGES} s");
@@ -186,21 +179,10 @@ impl Site {
         }
     }
 
-    /// What one of the replicas answers to one try.
-    pub async fn asks_one(
-        &self,
-        index: usize,
-        method: Method,
-        path: &str,
-        body: &Value,
-        key: Option<&str>,
-    ) -> Option<(u16, Value)> {
+    /// What one of the replicas answers to one try of making something.
+    pub async fn asks_one(&self, index: usize, path: &str, body: &Value, key: &str) -> Option<(u16, Value)> {
         let mut door = Doors::new(&self.callers[index..=index]);
-        let request = |caller: &Caller| {
-            let request = caller.request(method, path).header("idempotency-key", key.unwrap_or_default());
-            request.json(body)
-        };
-        door.ask(request).await
+        door.ask(|caller| request(caller, Method::POST, path, (Some(body), key))).await
     }
 
     /// What the service says of something.
@@ -243,7 +225,7 @@ impl Site {
     /// What time it is by the clock of the replica that is active, as it says of a project that it makes.
     pub async fn time(&self, name: &str) -> String {
         let projects = format!("{}/projects", self.callers[0].org());
-        let (status, made) = self.asks(Method::POST, &projects, Some(json!({"name": name})), None).await;
+        let (status, made) = self.asks(Method::POST, &projects, Some(&json!({"name": name})), None).await;
         assert_eq!(status, 201, "{made}");
         text(&made["created_at"]).to_owned()
     }
@@ -349,8 +331,8 @@ impl Site {
         says(&self.replicas[0], &vm, command)
     }
 
-    /// Waits until all is as it should be: each VM in the process that it had, everything that was acknowledged there, once, and
-    /// no machine seen twice.
+    /// Waits until all is as it should be: each VM in the process that it had, no machine seen twice, and nothing taken back that a
+    /// client saw.
     pub async fn is_right(&self) {
         self.is_whole().await;
         for vm in &self.vms {
@@ -366,6 +348,16 @@ impl Site {
         assert_eq!(self.watch.twice(), [].into());
         assert_eq!(self.clients.taken_back(), Vec::<String>::new());
     }
+}
+
+fn request(
+    caller: &Caller,
+    method: Method,
+    path: &str,
+    (body, key): (Option<&Value>, &str),
+) -> reqwest::RequestBuilder {
+    let request = caller.request(method, path).header("idempotency-key", key);
+    if let Some(body) = body { request.json(body) } else { request }
 }
 
 /// Whether what is said of a VM that runs is nothing, or how it booted.

@@ -204,7 +204,7 @@ fn stop(s: &Snapshot) -> Step {
         (Machine::Absent, Status::Stopped | Status::Failed) => {
             for_disks(s).or_else(|| move_on(s)).unwrap_or(Step::Rest)
         }
-        (Machine::Absent, _) => Step::Stopped,
+        (Machine::Absent, _) => Step::Stopped { is_late: overdue(s) },
         _ if overdue(s) => try_again_or_fail(s),
         (_, Status::Stopped | Status::Failed) => Step::PowerOff,
         _ => end(s),

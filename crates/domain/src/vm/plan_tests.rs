@@ -126,7 +126,7 @@ impl World {
             }
             Step::PowerOff => self.s.machine = Machine::Absent,
             Step::Ended => (self.s.ending, self.s.power_off_at) = (false, None),
-            Step::Stopped => {
+            Step::Stopped { .. } => {
                 (self.s.reserved, self.s.ending) = (false, false);
                 self.enter(Status::Stopped);
             }
@@ -653,7 +653,11 @@ fn a_status_at_rest_has_no_deadline() {
 #[test]
 fn a_machine_that_is_gone_when_its_stop_is_late_is_stopped() {
     let s = Snapshot { machine: Machine::Absent, attempts: 1, ..stuck(Status::Stopping) };
-    assert_eq!(next(&Snapshot { now: s.since.plus_seconds(3600), ..s }), Step::Stopped);
+    let patience = DEADLINES.of(Status::Stopping).expect("a deadline");
+    for (seconds, is_late) in [(patience - 1, false), (patience, true)] {
+        let s = Snapshot { now: s.since.max(s.served_since).plus_seconds(seconds), ..s.clone() };
+        assert_eq!(next(&s), Step::Stopped { is_late });
+    }
 }
 
 #[test]

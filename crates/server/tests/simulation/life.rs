@@ -177,7 +177,7 @@ async fn take(service: &Service, vm: usize, (seen, rows): (&VmRow, &Rows), step:
         }
         step => {
             match step {
-                Step::Stopped => end(service, vm, (seen, rows), Rule::StopsCallOff).await?,
+                Step::Stopped { .. } => end(service, vm, (seen, rows), Rule::StopsCallOff).await?,
                 Step::Fail(_) => end(service, vm, (seen, rows), Rule::FailuresEnd).await?,
                 _ => {}
             }
@@ -303,7 +303,7 @@ fn apply(row: &mut VmRow, step: &Step, now: Timestamp) {
             row.ending = false;
             (row.power_off_at, row.pressed_at) = (None, None);
         }
-        Step::Stopped => {
+        Step::Stopped { .. } => {
             row.enter(Status::Stopped, now);
             (row.reserved, row.ending) = (false, false);
         }

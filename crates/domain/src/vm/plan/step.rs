@@ -76,7 +76,10 @@ pub enum Step {
     /// Record that the machine that had to end has ended.
     Ended,
     /// Have the host let go of the machine, and record that it is off.
-    Stopped,
+    Stopped {
+        /// Whether the deadline has passed: then it is off though the host cannot let go of it.
+        is_late: bool,
+    },
     /// Begin again, because the deadline passed for the first time.
     Retry,
     /// Record a failure; nothing is wanted any more, but everything is kept.
@@ -197,7 +200,7 @@ impl Step {
             Self::PressPower => StepKind::PressPower,
             Self::PowerOff => StepKind::PowerOff,
             Self::Ended => StepKind::Ended,
-            Self::Stopped => StepKind::Stopped,
+            Self::Stopped { .. } => StepKind::Stopped,
             Self::Retry => StepKind::Retry,
             Self::Fail(_) => StepKind::Fail,
             Self::Expire => StepKind::Expire,

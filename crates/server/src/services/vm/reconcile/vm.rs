@@ -149,9 +149,9 @@ impl Life for VmLife {
                 self.let_go_if_it_can(seen).await?;
                 self.fail(seen, Failure::Other(reason)).await
             }
-            Step::Stopped => {
-                self.let_go_in_time(seen).await?;
-                self.record(seen, |vm| apply(vm, &Step::Stopped, now)).await
+            Step::Stopped { is_late } => {
+                if is_late { self.let_go_if_it_can(seen).await } else { self.let_go(seen).await }?;
+                self.record(seen, |vm| apply(vm, &step, now)).await
             }
             step => self.record(seen, |vm| apply(vm, &step, now)).await,
         }
@@ -293,7 +293,7 @@ impl VmLife {
         Ok(())
     }
 
-    /// The same of a VM that fails. Where its host cannot, only what another machine might be given is waited for.
+    /// The same of a VM that does not wait for its host: where that cannot, only what another machine might be given keeps it.
     async fn let_go_if_it_can(&self, seen: &Seen) -> Result<(), StepError> {
         match self.let_go(seen).await {
             Err(StepError::Engine(error)) if seen.gpus.is_empty() && seen.vm.rescue_user.is_none() => {
@@ -302,15 +302,6 @@ impl VmLife {
             }
             result => result,
         }
-    }
-
-    /// The same of a VM that is stopped, whose host has until the deadline of that.
-    async fn let_go_in_time(&self, seen: &Seen) -> Result<(), StepError> {
-        let since = seen.vm.status_since.max(self.vms.began_at());
-        if seen.now >= since.plus_seconds(self.vms.config().stopping_seconds) {
-            return self.let_go_if_it_can(seen).await;
-        }
-        self.let_go(seen).await
     }
 
     async fn make_disk(&self, seen: &Seen, id: DiskId) -> Result<(), StepError> {

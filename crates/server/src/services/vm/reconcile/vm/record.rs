@@ -231,7 +231,7 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
             vm.ending = false;
             (vm.power_off_at, vm.pressed_at) = (None, None);
         }
-        Step::Stopped => {
+        Step::Stopped { .. } => {
             let reason = vm.stop_reason.take();
             enter(vm, Status::Stopped, reason, now);
             vm.rescue_user = None;
