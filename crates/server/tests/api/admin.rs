@@ -181,7 +181,7 @@ async fn requests_of_a_person_are_limited_over_all_sessions() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_key_signs_and_the_old_one_s_tokens_stay() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    let platform = Platform::start().await;
     let ada = platform.sign_up("ada@example.com").await;
     ada.act("/api/v1/admin/signing_keys").await.refused(403, "forbidden");
     let made = platform.admin.act("/api/v1/admin/signing_keys").await;

@@ -322,7 +322,7 @@ async fn told(platform: &Platform, disk: &str) -> Vec<(String, Value)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_vm_does_to_its_disks_is_told() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     let data = ready_disk(caller, "data").await;
     let id = caller.create_vm(attaching("web", &[&data])).await;
@@ -439,7 +439,7 @@ async fn a_growth_that_the_host_or_the_disk_cannot_take_is_given_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_disk_takes_and_costs_grows_with_it() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     let org: Vec<_> = caller.project.split('/').collect();
     let limits = format!("/api/v1/admin/orgs/{}/quota", org[4]);

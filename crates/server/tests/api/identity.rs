@@ -102,7 +102,8 @@ async fn a_login_is_a_session() {
     let caller = &platform.admin;
     let body = json!({"email": "admin@example.com", "password": PASSWORD});
     let answer = caller.anonymous().post("/api/v1/auth/login", body).await;
-    assert_eq!((answer.body["token_type"].as_str(), answer.body["expires_in"].as_i64()), (Some("Bearer"), Some(3600)));
+    let seconds = Some(platform.config.identity.access_token_seconds);
+    assert_eq!((answer.body["token_type"].as_str(), answer.body["expires_in"].as_i64()), (Some("Bearer"), seconds));
     let token = answer.body["access_token"].as_str().expect("a token");
     let claims = claims(token);
     for claim in ["iss", "aud", "sub", "sid", "jti", "exp"] {
@@ -124,7 +125,7 @@ async fn a_login_is_a_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_access_token_ends() {
-    let platform = Platform::start().await;
+    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 3_600).await;
     platform.advance(3500);
     assert_eq!(platform.admin.get("/vms").await.status, 200);
     platform.advance(100);

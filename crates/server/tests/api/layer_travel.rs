@@ -34,7 +34,7 @@ async fn ready(admin: &Caller, template: &str) {
 
 /// A platform whose own host has room, and a host without any that has the template `there`.
 async fn two() -> (Platform, JoinedHost) {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     ready(&platform.admin, "base").await;
     leave(&platform.sandboxes, 0);
     let beta = join(&platform, "beta").await;

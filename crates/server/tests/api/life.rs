@@ -270,7 +270,7 @@ async fn restart_policies() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_status_that_takes_too_long_is_tried_again_and_then_failed() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     platform.engine.refuse("start", transient("no luck"));
     let id = caller.create_vm(vm("web")).await;
@@ -304,7 +304,7 @@ async fn a_row_of_an_older_copy_goes_on_from_the_generation_of_its_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_that_cannot_be_ended_fails_its_stop_and_its_deletion_in_time() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     for (verb, seconds) in [("stop", 60), ("delete", 300)] {
         let id = caller.running_vm("web").await;
@@ -376,7 +376,7 @@ async fn a_start_whose_answer_never_came_is_called_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_status_has_its_own_retry() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     platform.engine.refuse("make_disk", transient("slow storage"));
     let id = caller.create_vm(vm("web")).await;

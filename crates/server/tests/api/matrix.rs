@@ -382,7 +382,7 @@ async fn who_only_looks_holds_no_process_up() {
 async fn an_expired_token_gets_nowhere() {
     let platform = Platform::start().await;
     let admin = platform.admin.clone();
-    platform.advance(3601);
+    platform.advance(platform.config.identity.access_token_seconds + 1);
     let document = reqwest::get(format!("{}/openapi.json", admin.base)).await.expect("an answer");
     let document: Value = document.json().await.expect("JSON");
     for (template, item) in document["paths"].as_object().expect("paths") {

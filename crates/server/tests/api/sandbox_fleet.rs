@@ -1,7 +1,6 @@
 //! Sandboxes on several hosts: where they are put, what is asked of which host, and hosts that come and go.
 
 use berth_host::sandbox::Kept;
-use berth_server::config::Config;
 use berth_server::db::sql;
 use berth_testkit::{Caller, JoinedHost, Platform, agent, eventually};
 use serde_json::{Value, json};
@@ -31,8 +30,7 @@ async fn template(admin: &Caller, body: Value) {
 /// A platform whose own host has no room for machines of sandboxes, and the host that has, with the template `there`.
 pub async fn two() -> (Platform, JoinedHost) {
     // A project builds two at the same time.
-    let change = |config: &mut Config| (config.sandbox.builders, config.identity.access_token_seconds) = (8, 1_000_000);
-    let platform = Platform::start_with(change).await;
+    let platform = Platform::start_with(|config| config.sandbox.builders = 8).await;
     leave(&platform, 0);
     let beta = join(&platform, "beta").await;
     template(&platform.admin, wish("there", "FROM scratch\nRUN x")).await;

@@ -254,7 +254,7 @@ async fn restarts_of_service_and_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_phase_that_takes_too_long_is_tried_again_and_then_failed() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     platform.sandboxes.refuse("start", transient("no luck"));
     let id = caller.create_sandbox(json!({})).await;

@@ -144,7 +144,7 @@ async fn forks_begin_where_the_source_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_ready_cannot_be_built_on() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let (caller, engine) = (&platform.admin, &platform.sandboxes);
     let id = caller.ready_sandbox().await;
     engine.refuse("checkpoint", EngineError::Transient("busy".into()));
@@ -244,7 +244,7 @@ async fn a_platform_template_that_is_built_anew_replaces_the_old_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_in_which_no_service_runs_is_none_of_a_checkpoint_s() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    let platform = Platform::start().await;
     let id = platform.admin.ready_sandbox().await;
     platform.sandboxes.refuse("checkpoint", EngineError::Transient("slow".into()));
     let made = snapshot(&platform.admin, &id, json!({})).await;

@@ -64,8 +64,6 @@ async fn step(platform: &Platform, dice: &mut Dice) {
 
 async fn walk(seed: u64) {
     let platform = Platform::start_with(|config| {
-        // Its clock runs faster than a token lasts.
-        config.identity.access_token_seconds = 1_000_000;
         // Snapshots are asked for faster than they are made, and each counts as its disk until it is.
         config.sandbox.project_stored_gb = 1 << 20;
         config.sandbox.organization_stored_gb = 1 << 20;

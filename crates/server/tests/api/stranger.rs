@@ -225,7 +225,6 @@ async fn a_sign_up_names_every_field_that_is_wrong() {
 async fn an_invitation_is_sent_so_often_and_a_person_sends_so_many() {
     let platform = Platform::start_with(|config| {
         config.identity.invitations_per_hour = 8;
-        config.identity.access_token_seconds = 7200;
     })
     .await;
     let ada = platform.sign_up("ada@example.com").await;

@@ -407,7 +407,7 @@ async fn a_build_waits_for_what_it_begins_with() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_is_tried_again_a_few_times() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     let gone = EngineError::Transient("the registry does not answer".into());
     platform.sandboxes.refuse("build_template", gone);
@@ -425,7 +425,7 @@ async fn a_build_is_tried_again_a_few_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_so_many_are_built_at_a_time() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     let other = platform.sign_up("other@example.com").await;
     platform.sandboxes.set_builds_last(true);
@@ -462,7 +462,7 @@ async fn only_so_many_are_built_at_a_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_in_which_no_service_runs_is_none_of_a_build_s() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 86_400).await;
+    let platform = Platform::start().await;
     platform.sandboxes.set_builds_last(true);
     assert_eq!(platform.admin.post("/sandbox_templates", wish("t", "FROM base")).await.status, 201);
     eventually("its build", 30, || (platform.sandboxes.builds() == 1).then_some(()));

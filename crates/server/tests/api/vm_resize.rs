@@ -66,7 +66,7 @@ async fn only_a_vm_that_is_off_gets_another_size_and_only_one_of_the_catalog() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_size_counts_against_quota_and_host_as_at_a_creation() {
-    let platform = Platform::start_with(|config| config.identity.access_token_seconds = 1_000_000).await;
+    let platform = Platform::start().await;
     let caller = &platform.admin;
     let id = stopped(caller).await;
     let path = format!("/vms/{id}/resize");

@@ -233,7 +233,6 @@ async fn models_and_machines_are_paid_from_the_same_money() {
     let upstream = Upstream::start().await;
     let price = json!({"price": {"output": 1_000_000}});
     let gateway = Gateway::configured(vec![tiny(&[upstream.url()], price)], |config| {
-        config.identity.access_token_seconds = 1_000_000;
         config.catalog.plans[0].price.vcpu_hour = Amount(Nano::whole(1));
     })
     .await;
