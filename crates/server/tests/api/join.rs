@@ -149,6 +149,24 @@ async fn a_host_that_does_not_answer_for_half_a_minute_is_lost_and_ready_once_it
     assert_eq!(host["trouble"], json!(null));
 }
 
+/// What its row says of when it was there may be another service's clock, or of hours ago.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_begins_waits_half_a_minute_for_each_host() {
+    let platform = Platform::start().await;
+    let mut beta = ready(&platform, "one").await;
+    beta.close().await;
+    let platform = platform.restart().await;
+    let long_ago = "UPDATE hosts SET last_seen = last_seen - 3600000, trouble = NULL WHERE id = $1";
+    let mut tx = platform.app().db.begin().await.expect("a transaction");
+    assert_eq!(sql(long_ago).bind(beta.id.as_str()).execute(&mut tx).await.expect("a change"), 1);
+    tx.commit().await.expect("a commit");
+    let path = format!("{HOSTS}/{}", beta.id);
+    platform.admin.until("trouble", async |admin| admin.get(&path).await.body["trouble"].is_string()).await;
+    assert_eq!(platform.admin.get(&path).await.body["state"], "ready");
+    platform.advance(30);
+    reaches(&platform.admin, &beta, "lost").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_removed_host_is_asked_no_more_and_opens_nothing() {
     let platform = Platform::start().await;

@@ -145,7 +145,8 @@ async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
     let term = enrolment.hosts.db.in_term();
     let at = (address.clone(), name);
     let line = Arc::new(Line::new(at, authority, clock, enrolment.patience, Box::new(move || term.now())));
-    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen: None, is_outdone: false };
+    let seen = enrolment.hosts.clock.now();
+    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen, is_outdone: false };
     while !stop.is_cancelled() {
         let Some(found) = stop.run_until_cancelled(asked.look(&stop)).await else { break };
         asked.outdo().await;
@@ -172,8 +173,8 @@ struct Asked {
     name: HostName,
     line: Arc<Line>,
     remote: Option<Remote>,
-    /// When it was there last, by this service.
-    seen: Option<Timestamp>,
+    /// When it was there last, or since when this service asks it: what a row says of that may be another one's clock.
+    seen: Timestamp,
     /// Whether a term was begun because of what it said.
     is_outdone: bool,
 }
@@ -265,12 +266,11 @@ impl Asked {
         let Some(known) = known.filter(|known| known.enrolment == self.name.enrolment) else { return Ok(()) };
         let row = match found {
             Ok(found) => {
-                self.seen = Some(now);
+                self.seen = now;
                 fresh(known.clone(), found, now)
             }
             Err(why) => {
-                let seen = self.seen.unwrap_or(known.last_seen);
-                let state = if is_lost(seen, now) { State::Lost } else { known.state };
+                let state = if is_lost(self.seen, now) { State::Lost } else { known.state };
                 HostRow { state, trouble: Some(format!("{address}: {why}")), ..known.clone() }
             }
         };
