@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{
     Ask, Question, disk, disk_snapshot, export, guest, host, image, layer, memory, migration, network, sandbox,
-    template, upload, vm,
+    shared_disk, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::ids::DiskId;
@@ -68,6 +68,7 @@ impl Host {
             Ask::Image(ask) => self.of_image(ask).await,
             Ask::Disk(ask) => self.of_disk(ask).await,
             Ask::DiskSnapshot(ask) => self.of_disk_snapshot(ask).await,
+            Ask::SharedDisk(ask) => self.of_shared_disk(ask).await,
             Ask::Export(export::Ask::Make(q)) => say(&q, self.vm.export(&q.of).await),
             Ask::Vm(ask) => self.of_vm(ask).await,
             Ask::Migration(ask) => self.of_migration(ask).await,
@@ -166,6 +167,17 @@ impl Host {
                 let into = self.aside(SNAPSHOTS, q.at).await?;
                 say(&q, self.vm.set_aside_snapshot(q.id, &into).await)
             }
+        }
+    }
+
+    async fn of_shared_disk(&self, ask: shared_disk::Ask) -> Result<Value> {
+        use shared_disk::Ask as A;
+        match ask {
+            A::Reach(q) => say(&q, self.vm.reach_store(&q.store).await),
+            A::Make(q) => say(&q, self.vm.make_shared_disk(&q.disk, &q.store).await),
+            A::Grow(q) => say(&q, self.vm.grow_shared_disk(q.id, q.size_gb, &q.store).await),
+            A::Remove(q) => say(&q, self.vm.remove_shared_disk(q.id, &q.store).await),
+            A::Attach(q) => say(&q, self.vm.attach_shared_disk(q.aim, q.disk, &q.store).await),
         }
     }
 

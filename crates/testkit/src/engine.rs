@@ -14,7 +14,7 @@ use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec,
     Edition, Engine, ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot,
-    Likeness, MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    Likeness, MachineSpec, Open, Part, Started, Store, Usage, VmNetwork,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -26,6 +26,7 @@ use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::migrations::Migrations;
 use crate::refusals::Refusals;
+use crate::shared_disks::SharedDisks;
 use crate::snapshots::Snapshots;
 use crate::travels::{self, Travels};
 
@@ -69,6 +70,7 @@ struct World {
     /// How often each disk was to be removed.
     removals: HashMap<DiskId, u32>,
     snapshots: Snapshots,
+    shared_disks: Arc<Mutex<SharedDisks>>,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -114,6 +116,7 @@ impl Default for SimulatedEngine {
             clones: HashMap::new(),
             removals: HashMap::new(),
             snapshots: Snapshots::default(),
+            shared_disks: Arc::default(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -140,6 +143,10 @@ impl Default for SimulatedEngine {
 impl World {
     fn gpus(&self) -> MutexGuard<'_, Gpus> {
         self.gpus.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn shared_disks(&self) -> MutexGuard<'_, SharedDisks> {
+        self.shared_disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -329,6 +336,22 @@ impl SimulatedEngine {
         self.world().disks.get(&disk.parse().ok()?).copied()
     }
 
+    /// From now on it reaches the stores of another host.
+    pub fn share_stores(&self, other: &Self) {
+        let shared = other.world().shared_disks.clone();
+        self.world().shared_disks = shared;
+    }
+
+    /// How large a disk of a store is, in GiB.
+    pub fn shared_disk_gb(&self, disk: &str) -> Option<i64> {
+        self.world().shared_disks().size_gb(disk.parse().ok()?)
+    }
+
+    /// How many disks lie in the stores that it reaches.
+    pub fn shared_disks(&self) -> usize {
+        self.world().shared_disks().count()
+    }
+
     /// What the file had of which a disk was made, and as which image it boots.
     pub fn brought(&self, disk: &str) -> Option<(Vec<u8>, Option<String>)> {
         self.world().brought.get(&disk.parse().ok()?).cloned()
@@ -479,6 +502,14 @@ impl World {
         }
     }
 
+    fn attach(&mut self, id: MachineId, disk: DiskId) {
+        if let Some((_, spec)) = self.machines.get_mut(&id)
+            && !spec.data_disks.iter().any(|has| has.id == disk)
+        {
+            spec.data_disks.push(DataDisk { id: disk, mount: None });
+        }
+    }
+
     fn started(&self, spec: &MachineSpec) -> Started {
         let taken = spec.ports.iter().filter(|port| self.taken.contains(&port.at.port()));
         let (taken_ports, takes_keys_once) = (taken.map(|port| port.to).collect(), self.takes_keys_once);
@@ -588,6 +619,43 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
+    async fn reach_store(&self, _: &Store) -> Result<()> {
+        self.call("reach_store").await
+    }
+
+    async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        self.call("make_shared_disk").await?;
+        let mut world = self.world();
+        let is_made = world.shared_disks().find(disk.id, store).is_ok();
+        world.shared_disks().make(disk, store)?;
+        if !is_made {
+            world.cloned(disk);
+        }
+        Ok(())
+    }
+
+    async fn grow_shared_disk(&self, id: DiskId, size_gb: i64, store: &Store) -> Result<()> {
+        self.call("grow_shared_disk").await?;
+        self.world().shared_disks().grow(id, size_gb, store)
+    }
+
+    async fn remove_shared_disk(&self, id: DiskId, store: &Store) -> Result<()> {
+        self.call("remove_shared_disk").await?;
+        let mut world = self.world();
+        *world.removals.entry(id).or_default() += 1;
+        world.shared_disks().remove(id, store);
+        Ok(())
+    }
+
+    async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()> {
+        self.call("attach_shared_disk").await?;
+        let mut world = self.world();
+        world.generations.admit(aim, Act::Change)?;
+        world.shared_disks().find(disk, store)?;
+        world.attach(aim.id, disk);
+        Ok(())
+    }
+
     async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {
         self.call("snapshot_disk").await?;
         let mut world = self.world();
@@ -657,6 +725,10 @@ impl Engine for SimulatedEngine {
         self.call("start").await?;
         self.world().generations.admit(spec.aim(), Act::Start)?;
         let mut world = self.world();
+        if let Some(store) = &spec.store {
+            let disks = spec.data_disks.iter().map(|data| data.id).chain([spec.root_disk]);
+            disks.into_iter().try_for_each(|disk| world.shared_disks().find(disk, store))?;
+        }
         world.starts += 1;
         world.gpus().start(spec.id, &spec.gpus);
         world.open.insert(spec.id, spec.ports.iter().copied().collect());
@@ -770,11 +842,7 @@ impl Engine for SimulatedEngine {
         if !known {
             return Err(EngineError::Permanent("there is no such disk".into()));
         }
-        if let Some((_, spec)) = world.machines.get_mut(&aim.id)
-            && !spec.data_disks.iter().any(|has| has.id == disk)
-        {
-            spec.data_disks.push(DataDisk { id: disk, mount: None });
-        }
+        world.attach(aim.id, disk);
         Ok(())
     }
 

@@ -23,6 +23,7 @@ mod refusals;
 mod replicas;
 mod sandboxes;
 mod service;
+mod shared_disks;
 mod snapshots;
 mod still;
 mod travels;

@@ -20,6 +20,7 @@ pub mod overcommit;
 pub mod placement;
 pub mod request;
 pub mod sandbox;
+pub mod shared_disk;
 pub mod template;
 pub mod vm;
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Aim;
 use super::gpu::Device;
 use super::network::Membership;
+use super::shared_disk::Store;
 use crate::firewall::Rules;
 use crate::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use crate::vm::{ExposedPort, InboundPort};
@@ -61,6 +62,9 @@ pub struct MachineSpec {
     /// which it has its root disk and its data disks, and with nothing of its user data.
     #[serde(default)]
     pub rescue: Option<String>,
+    /// Where all its disks lie; files of the host, if nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<Store>,
 }
 
 impl MachineSpec {

@@ -25,6 +25,7 @@ pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::image::{Arrival, Edition, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot};
 pub use berth_domain::host::migration::{Channel, Likeness};
 pub use berth_domain::host::model::VmNetwork;
+pub use berth_domain::host::shared_disk::Store;
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
 use crate::Result;
@@ -77,6 +78,23 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Moves the files of a disk into a folder; fine where there are none.
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()>;
+
+    /// Whether it reaches a store. A final error says what is missing; there is an answer within seconds, of whatever kind.
+    async fn reach_store(&self, store: &Store) -> Result<()>;
+
+    /// Makes a disk in a store, whole or not at all: of an image, empty, or with a file system. One that is there stays as it
+    /// is.
+    async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()>;
+
+    /// Has a disk of a store grow to at least so many GiB, while no machine has it.
+    async fn grow_shared_disk(&self, id: DiskId, size_gb: i64, store: &Store) -> Result<()>;
+
+    /// Removes a disk of a store; fine where there is none.
+    async fn remove_shared_disk(&self, id: DiskId, store: &Store) -> Result<()>;
+
+    /// Hands a data disk of a store to a machine that runs; fine where it has it, and where it does not run.
+    /// [`Engine::detach_disk`] takes it away.
+    async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()>;
 
     /// Copies a disk as it is at one moment, in the machine that has it where that runs: the moment is that of the first call
     /// after whatever was begun before is gone. None while it is copied; then the bytes that the copy takes.

@@ -36,6 +36,7 @@ mod rescue;
 mod room;
 mod screen;
 mod settings;
+mod shared;
 mod snapshots;
 mod start;
 mod travels;
@@ -69,7 +70,7 @@ use super::integrity::Integrity;
 use super::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
     ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness,
-    MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    MachineSpec, Open, Part, Started, Store, Usage, VmNetwork,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -314,6 +315,26 @@ impl Engine for QemuEngine {
             lost::put(&file, into).await.map_err(transient)?;
         }
         Ok(())
+    }
+
+    async fn reach_store(&self, store: &Store) -> Result<()> {
+        self.reach(store).await
+    }
+
+    async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        self.make_shared(disk, store).await
+    }
+
+    async fn grow_shared_disk(&self, id: DiskId, size_gb: i64, store: &Store) -> Result<()> {
+        self.grow_shared(id, size_gb, store).await
+    }
+
+    async fn remove_shared_disk(&self, id: DiskId, store: &Store) -> Result<()> {
+        self.forget_shared(id, store).await
+    }
+
+    async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()> {
+        self.act(aim, Act::Change, self.plug_shared(aim.id, disk, store)).await
     }
 
     async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {

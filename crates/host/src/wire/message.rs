@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What this side speaks. It grows with everything that a host may be asked.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 /// The earliest that is still spoken with a host, or by one. What was said in it is read as before, and written as before:
 /// `crates/testkit/tests/ask/spoken` has some of it.
 pub const OLDEST: u32 = 10;
@@ -36,6 +36,11 @@ const YOUNGER: &[(&str, u32)] = &[
     ("migration.call_off", 11),
     ("stream.send", 11),
     ("stream.fill", 11),
+    ("shared_disk.reach", 12),
+    ("shared_disk.make", 12),
+    ("shared_disk.grow", 12),
+    ("shared_disk.remove", 12),
+    ("shared_disk.attach", 12),
 ];
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, disk, disk_snapshot, export, host, image, migration, stream, vm};
+use berth_domain::host::ask::{Ask, disk, disk_snapshot, export, host, image, migration, shared_disk, stream, vm};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::io::AsyncReadExt;
@@ -16,7 +16,7 @@ use super::remote::{Remote, read};
 use crate::vm::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
     ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness,
-    MachineSpec, Open, Part, Started, Usage, VmNetwork,
+    MachineSpec, Open, Part, Started, Store, Usage, VmNetwork,
 };
 use crate::{EngineError, Result, lost};
 
@@ -69,6 +69,26 @@ impl Engine for Remote {
 
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()> {
         self.ask(disk::SetAside { id, at: lost::day(into)? }).await
+    }
+
+    async fn reach_store(&self, store: &Store) -> Result<()> {
+        self.ask(shared_disk::Reach { store: store.clone() }).await
+    }
+
+    async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        self.ask(shared_disk::Make { disk: disk.clone(), store: store.clone() }).await
+    }
+
+    async fn grow_shared_disk(&self, id: DiskId, size_gb: i64, store: &Store) -> Result<()> {
+        self.ask(shared_disk::Grow { id, size_gb, store: store.clone() }).await
+    }
+
+    async fn remove_shared_disk(&self, id: DiskId, store: &Store) -> Result<()> {
+        self.ask(shared_disk::Remove { id, store: store.clone() }).await
+    }
+
+    async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()> {
+        self.ask(shared_disk::Attach { aim, disk, store: store.clone() }).await
     }
 
     async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {

@@ -89,6 +89,7 @@ impl Host {
             goes_on: false,
             gpus: Vec::new(),
             rescue: None,
+            store: None,
         };
         Self { dir, engine, spec }
     }

@@ -8,6 +8,7 @@ mod memories;
 mod migrations;
 mod networks;
 mod sandboxes;
+mod shared_disks;
 mod spoken;
 mod streams;
 mod travels;

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::host::Ask;
-use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, migration, stream, vm};
+use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, migration, shared_disk, stream, vm};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::plan::Machine;
@@ -17,6 +17,7 @@ use berth_host::vm::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::migrations::migrations;
+use crate::shared_disks::shared_disks;
 use crate::travels::travels;
 use crate::way::{Asked, Way, id, verbs};
 
@@ -45,6 +46,7 @@ pub fn spec() -> MachineSpec {
         goes_on: true,
         gpus: vec!["0000:01:00.0".parse().expect("an address")],
         rescue: Some("micro".into()),
+        store: None,
     }
 }
 
@@ -317,6 +319,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     let asked = Asked::default();
     let (near, far) = (Way::near(), Way::far(&asked).await);
     assert_eq!(life(&near).await, life(&far).await);
+    assert_eq!(shared_disks(&near).await, shared_disks(&far).await);
     assert_eq!(snapshots(&near).await, snapshots(&far).await);
     assert_eq!(images(&near).await, images(&far).await);
     assert_eq!(exports(&near).await, exports(&far).await);
@@ -347,6 +350,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         .iter()
         .chain(migration::Ask::VERBS)
         .chain(disk::Ask::VERBS)
+        .chain(shared_disk::Ask::VERBS)
         .chain(disk_snapshot::Ask::VERBS)
         .chain(image::Ask::VERBS)
         .chain(export::Ask::VERBS)

@@ -19,6 +19,7 @@ pub mod migration;
 pub mod network;
 pub mod question;
 pub mod sandbox;
+pub mod shared_disk;
 pub mod stream;
 pub mod template;
 pub mod upload;
@@ -56,6 +57,8 @@ const OF_WHOLE: &[&str] = &[
     "sandbox.checkpoint_cold",
     "sandbox.pause",
     "sandbox.warm_up",
+    "shared_disk.make",
+    "shared_disk.remove",
     "template.adopt",
     "template.warm",
     "vm.start",
@@ -115,6 +118,8 @@ nouns! {
     Disk "disk" disk,
     /// Snapshots of those.
     DiskSnapshot "disk_snapshot" disk_snapshot,
+    /// Disks that several hosts reach.
+    SharedDisk "shared_disk" shared_disk,
     /// Disks as stand-alone files.
     Export "export" export,
     /// Machines of VMs.

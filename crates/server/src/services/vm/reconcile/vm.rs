@@ -389,6 +389,7 @@ impl VmLife {
             goes_on: vm.has_memory,
             gpus: seen.gpus.clone(),
             rescue: vm.rescue_user.as_ref().map(|_| RESCUE.to_owned()),
+            store: None,
         })
     }
 
