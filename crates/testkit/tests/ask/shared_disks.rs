@@ -13,7 +13,7 @@ fn store() -> Store {
         monitors: vec!["10.0.0.1:3300".into(), "[2001:db8::1]:3300".into()],
         pool: "rbd".into(),
         user: "berth".into(),
-        key: "AQD+/w==".to_owned().try_into().expect("a key"),
+        key: "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==".to_owned().try_into().expect("a key"),
     }
 }
 
