@@ -19,6 +19,11 @@ pub fn qemu_failed(error: Error) -> EngineError {
             tracing::error!(reason, "a disk or image is damaged");
             Permanent("a disk or image is damaged; ask the operator".into())
         }
+        // Where a store is, and what it says, is the operator's to know.
+        Error::Store(reason) => {
+            tracing::error!(reason, "a store of disks refused something");
+            Transient("the disk store does not give or take a disk now; ask the operator".into())
+        }
         // What exactly is missing on the host is the operator's to know.
         Error::Unconfined(missing) => {
             tracing::error!(missing, "a machine was not started, since [machines] confinement is \"required\"");

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use berth_domain::ids::DiskId;
 use berth_qemu::host::may_become;
 use berth_qemu::machine::Jail;
 use serde::Deserialize;
@@ -16,10 +17,13 @@ const NETWORK: u32 = SANDBOX_USERS + VM_USERS;
 const FIRST_ADDRESS: u32 = 0x7f40_0000;
 /// Users of the switches of projects' networks, which lie above those.
 const SWITCH_USERS: u32 = 1 << 20;
-/// How far the user of the program that answers guests of the bridge lies above, which is the last.
+/// How far the user of the program that answers guests of the bridge lies above, which is the last of them.
 const BRIDGE: u32 = 2 * NETWORK + SWITCH_USERS;
-/// All users of machines, of their networks, of switches and of the bridge.
-const USERS: u32 = BRIDGE + 1;
+/// Users of what serves disks of a store, by the disks' ids, which lie above all those: two disks may have one.
+const SERVED: u32 = BRIDGE + 1;
+const SERVED_USERS: u32 = 1 << 20;
+/// All users of machines, of their networks, of switches, of the bridge and of disks that are served.
+const USERS: u32 = SERVED + SERVED_USERS;
 /// Users of conversions, far more than there are at a time.
 const CONVERSIONS: u32 = 64;
 /// Below these, users are people's and the distribution's, and those that it hands to containers.
@@ -41,7 +45,7 @@ pub enum Demand {
 pub struct Machines {
     /// What the host must have.
     pub confinement: Demand,
-    /// The first user of the host that machines and their networks run as, where the service is root; fourteen
+    /// The first user of the host that machines and their networks run as, where the service is root; fifteen
     /// million follow.
     pub first_user: u32,
 }
@@ -105,6 +109,11 @@ impl Machines {
         self.user(BRIDGE)
     }
 
+    /// The jail of what serves a disk of a store: it has the store's key, and is no machine's.
+    pub(crate) fn of_served(self, disk: DiskId) -> Jail {
+        self.jail(by_disk(disk))
+    }
+
     fn jail(self, number: u32) -> Jail {
         Jail { user: self.user(number), required: self.confinement == Demand::Required }
     }
@@ -124,6 +133,12 @@ fn by_address(address: Ipv4Addr) -> u32 {
     SANDBOX_USERS + address.to_bits().wrapping_sub(FIRST_ADDRESS) % VM_USERS
 }
 
+/// Which of the users a disk has that is served. What ends an id was drawn by chance.
+fn by_disk(id: DiskId) -> u32 {
+    let [.., a, b, c, d] = *id.0.as_bytes();
+    SERVED + u32::from_be_bytes([a, b, c, d]) % SERVED_USERS
+}
+
 /// Which of the users a slot of a conversion has.
 fn by_conversion(slot: u32) -> u32 {
     let last = Ipv4Addr::new(127, 127, 254, 255).to_bits();
@@ -140,10 +155,16 @@ mod tests {
         let ends = [by_slot(0), by_slot(i64::from(SANDBOX_USERS) - 1), by_address(first), by_address(last)];
         assert_eq!(ends, [0, 0x1f_ffff, 0x20_0000, 0x5f_ffff]);
         assert_eq!(
-            (NETWORK, USERS),
-            (0x60_0000, 0xd0_0001),
-            "networks begin where machines end, switches where those do, and the bridge has the last"
+            (NETWORK, SERVED, USERS),
+            (0x60_0000, 0xd0_0001, 0xe0_0001),
+            "networks begin where machines end, switches where those do, then there is the bridge, and disks that are served"
         );
+    }
+
+    #[test]
+    fn what_serves_a_disk_is_nobody_else() {
+        let of = |number: u128| by_disk(DiskId(uuid::Uuid::from_u128(number)));
+        assert_eq!([of(0), of(0xf_ffff), of(0x10_0000)], [SERVED, USERS - 1, SERVED]);
     }
 
     #[test]

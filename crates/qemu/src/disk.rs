@@ -136,7 +136,7 @@ fn bound(command: &mut Command, file_bytes: u64, time: Duration) {
 /// Has a program begin with these descriptors and nothing else of the service: not its environment, folder, rights or, where
 /// another is named, user.
 #[expect(unsafe_code, reason = "the standard library has no way to hand descriptors over, or to give up new rights")]
-pub(crate) fn leave_service(command: &mut Command, descriptors: [RawFd; 2], user: Option<u32>) {
+pub(crate) fn leave_service<const N: usize>(command: &mut Command, descriptors: [RawFd; N], user: Option<u32>) {
     command.env_clear().current_dir("/");
     if let Some(user) = user {
         // Other groups go with it.
@@ -156,7 +156,7 @@ pub(crate) fn leave_service(command: &mut Command, descriptors: [RawFd; 2], user
 }
 
 #[expect(unsafe_code, reason = "the standard library has no way to have a child end with its parent")]
-fn end_with_service(command: &mut Command) {
+pub(crate) fn end_with_service(command: &mut Command) {
     let set = || Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: between fork and exec only the system call prctl is made; it touches no memory of others and no lock.
     unsafe { command.pre_exec(set) };

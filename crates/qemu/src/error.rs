@@ -35,6 +35,9 @@ pub enum Error {
     /// Something did not answer in time.
     #[error("{0} did not answer in time")]
     Timeout(&'static str),
+    /// A store of disks refused.
+    #[error("the disk store refused: {0}")]
+    Store(String),
     /// QEMU refused.
     #[error("QEMU refused: {0}")]
     Qemu(String),

@@ -55,10 +55,20 @@ pub fn tools() -> Vec<Tool> {
     .into()
 }
 
+/// Every program that disks of a store need beside those.
+pub fn store_tools() -> Vec<Tool> {
+    [
+        ("rbd", "ceph-common", "makes and removes disks of a store"),
+        ("qemu-nbd", "qemu-utils", "serves disks of a store to machines"),
+    ]
+    .map(|(name, package, purpose)| Tool { name, package, purpose, path: find(name) })
+    .into()
+}
+
 /// A program that must be there.
 pub(crate) fn tool(name: &'static str) -> Result<PathBuf> {
     find(name).ok_or_else(|| {
-        let package = tools().into_iter().find(|t| t.name == name).map_or(name, |t| t.package);
+        let package = tools().into_iter().chain(store_tools()).find(|t| t.name == name).map_or(name, |t| t.package);
         Error::Missing { tool: name.into(), package }
     })
 }

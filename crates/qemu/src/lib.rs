@@ -18,7 +18,9 @@ pub mod launch;
 pub mod machine;
 mod qcow2;
 pub mod qmp;
+pub mod rbd;
 pub mod sandbox;
 pub mod seed;
+pub mod served;
 
 pub use error::{Error, Result};

@@ -6,6 +6,7 @@
 
 pub mod agent;
 mod body;
+mod ceph;
 mod chance;
 pub mod commands;
 mod engine;
@@ -30,6 +31,7 @@ mod travels;
 pub mod upstream;
 
 pub use body::{key, vm};
+pub use ceph::Ceph;
 pub use chance::Chance;
 pub use engine::SimulatedEngine;
 pub use host_process::HostProcess;

@@ -6,12 +6,13 @@
 //! images/<image id>/            what can be cloned now
 //! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
 //! bases/<snapshot id>/          the same of a root disk's snapshot; `below` names the base that its file lies on
-//! bases/<disk id>/              the same of a root disk that was made of a file
+//! bases/<disk id>/              the same of a root disk that was made of a file, or lies in a store
 //! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base, <disk id>.coming the machine
 //!                               with which one comes from another host that does not go on here yet
 //! snapshots/<id>.qcow2          snapshots of disks; <id>.base names the base of a root disk's
 //! exports/                      disks as stand-alone files, for a while
 //! machines/<machine id>/             process, seed, console
+//! served/<disk id>/, <disk id>.of    what serves a disk of a store to a machine, and which
 //! ```
 //!
 //! A root disk keeps the kernel it was cloned with, because the modules on it belong to that kernel.
@@ -35,8 +36,10 @@ mod notes;
 mod rescue;
 mod room;
 mod screen;
+mod served;
 mod settings;
 mod shared;
+mod shared_boots;
 mod snapshots;
 mod start;
 mod travels;
@@ -66,6 +69,7 @@ use self::boots::Boots;
 use self::exports::Exports;
 use self::network::Programs;
 use self::screen::Screens;
+use self::served::Served;
 use super::integrity::Integrity;
 use super::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
@@ -115,6 +119,7 @@ pub struct QemuEngine {
     making_bases: tokio::sync::Mutex<()>,
     screens: Screens,
     exports: Arc<Exports>,
+    served: Served,
 }
 
 impl QemuEngine {
@@ -146,6 +151,7 @@ impl QemuEngine {
             saving: Mutex::default(),
             making_bases: tokio::sync::Mutex::default(),
             screens: Screens::default(),
+            served: Served::default(),
         }
     }
 
@@ -203,6 +209,7 @@ impl QemuEngine {
     async fn end_machine(&self, id: MachineId) -> Result<()> {
         machine::end(&self.machine(id), id.0).await.map_err(qemu_failed)?;
         self.end_rescue(id).await?;
+        self.end_served_to(id).await?;
         self.programs.end(id).await?;
         self.bridges.remove(id).await?;
         self.gpus.give_back(id).await
@@ -213,6 +220,7 @@ impl QemuEngine {
         self.bridges.let_go(id).await?;
         if machine::find(&self.machine(id), id.0).is_none() {
             self.gpus.give_back(id).await?;
+            self.end_served_to(id).await?;
         }
         generation::remove_folder(&self.machine(id)).await.map_err(transient)
     }
@@ -562,6 +570,7 @@ impl Engine for QemuEngine {
         self.forget_bases();
         self.forget_travels();
         self.generations.forget();
+        self.tend_served().await;
         let machines = machine::scan(&self.settings.host.data.join("machines"));
         let (disks, snapshots): (HashSet<DiskId>, HashSet<_>) = (named(&self.disks()), named(&self.snapshots()));
         let machines = machines.into_iter().map(|found| MachineId(found.id));
@@ -579,6 +588,7 @@ impl Engine for QemuEngine {
         let machines = async {
             while stop.run_until_cancelled(tokio::time::sleep(TEND)).await.is_some() {
                 self.tend_machines().await;
+                self.tend_served().await;
                 self.exports.sweep(exports::KEPT);
                 self.bridges.tend().await;
             }

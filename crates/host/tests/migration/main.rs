@@ -4,6 +4,8 @@
 
 #![expect(clippy::expect_used, reason = "a test may end with a panic")]
 
+#[path = "../host/mod.rs"]
+mod host;
 mod world;
 
 use std::time::Duration;
@@ -14,7 +16,8 @@ use berth_host::EngineError;
 use berth_host::vm::{Channel, Engine, Likeness, MachineSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
-use world::{World, until};
+use host::until;
+use world::World;
 
 /// A shell's words for a data disk, as a guest knows it.
 fn device(id: DiskId) -> String {

@@ -35,6 +35,8 @@ pub struct Order {
     pub devices: Vec<PathBuf>,
     /// Bytes of its memory that it has to be able to lock.
     pub locked_bytes: Option<u64>,
+    /// The user and group that it begins as; none where it stays who started it, or gives that up itself.
+    pub user: Option<u32>,
     /// Most bytes of a file that it writes.
     pub file_bytes: Option<u64>,
 }

@@ -4,9 +4,10 @@ use std::io;
 
 use berth_process::filter;
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
+use rustix::process::{Gid, Resource, Rlimit, Uid, geteuid, setrlimit};
 use rustix::thread::{
-    CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set, set_no_new_privs,
+    CapabilitySet, clear_ambient_capability_set, remove_capability_from_bounding_set, set_no_new_privs, set_thread_gid,
+    set_thread_groups, set_thread_uid,
 };
 
 use super::calls::{CALLS, OLDER};
@@ -48,8 +49,18 @@ pub(super) fn reduce(order: &Order) -> io::Result<()> {
             }
         }
     }
+    if let Some(user) = order.user {
+        become_user(user)?;
+    }
     filter::refuse_ways_around()?;
     filter::allow_only(&[CALLS, OLDER].concat())
+}
+
+/// Becomes another user, who has none of root's rights, and of whom nothing leads back.
+fn become_user(user: u32) -> io::Result<()> {
+    set_thread_groups(&[])?;
+    set_thread_gid(Gid::from_raw(user))?;
+    Ok(set_thread_uid(Uid::from_raw(user))?)
 }
 
 /// Bounds what a process may take; never above what it had.

@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::drive::{self, SERVED};
 use super::files::{COMMANDS, CONSOLE, CONSOLE_LOG, EVENTS, MAPPED, READY_LOG};
 use super::spec::{Accel, Boot, Drive, Mapped, Spec};
 use super::{card, devices, guest};
 use crate::host::Release;
+use crate::launch::FIRST;
 
 /// Where distributions keep the UEFI firmware.
 const UEFI: [&str; 3] = ["/usr/share/ovmf/OVMF.fd", "/usr/share/OVMF/OVMF.fd", "/usr/share/qemu/OVMF.fd"];
@@ -73,7 +75,7 @@ pub fn arguments(spec: &Spec, release: Release) -> Vec<OsString> {
     args.pair("-chardev", format!("file,id=ready,path={READY_LOG},append=on"));
     args.flags("-device isa-serial,chardev=console -device isa-serial,chardev=ready");
     boot(&mut args, &spec.boot, spec.accel);
-    drive(&mut args, ROOT, &spec.root, false);
+    own(&mut args, spec, ROOT, &spec.root);
     device(&mut args, ROOT, &spec.root, "");
     let seed = Drive { path: spec.seed.clone(), format: "raw", bases: Vec::new(), serial: "seed".into() };
     drive(&mut args, "d1", &seed, true);
@@ -175,13 +177,33 @@ fn data_disks(args: &mut Args, spec: &Spec) {
     for (next, data) in spec.drives.iter().enumerate() {
         let place = spec.memory.as_ref().map_or(Some(&next), |memory| memory.places.get(&data.serial)).unwrap_or(&next);
         let node = node_of(&data.serial);
-        drive(args, &node, data, false);
+        own(args, spec, &node, data);
         device(args, &node, data, &format!(",bus={PLACE}{place},id={}", device_of(&data.serial)));
     }
 }
 
 fn device(args: &mut Args, node: &str, drive: &Drive, more: &str) {
     args.pair("-device", format!("virtio-blk-pci,drive={node},serial={}{more}", escape(&drive.serial)));
+}
+
+/// A disk of a machine's own.
+fn own(args: &mut Args, spec: &Spec, top: &str, disk: &Drive) {
+    let Some(before) = drive::served(spec).position(|served| served.serial == disk.serial) else {
+        return drive(args, top, disk, false);
+    };
+    let number = (FIRST..).nth(spec.link.given().len() + before).unwrap_or(FIRST);
+    for node in served(top, &number.to_string()) {
+        args.pair("-blockdev", node.to_string());
+    }
+}
+
+/// The nodes of a disk that is served over a socket which QEMU has by a name or a number.
+pub(super) fn served(top: &str, socket: &str) -> [Value; 2] {
+    let (server, below) = (json!({"type": "fd", "str": socket}), format!("{top}{FILE}"));
+    [
+        json!({"driver": SERVED, "server": server, "node-name": below, "discard": "unmap"}),
+        json!({"driver": "raw", "file": below, "node-name": top, "discard": "unmap"}),
+    ]
 }
 
 /// A disk, and what it lies on where it does. What a disk's header says of other files is not asked for.
@@ -323,6 +345,19 @@ mod tests {
         assert_eq!(devices::locked_bytes(&with.assigned, 512), Some((512 + 1024) << 20));
         assert_eq!(devices::locked_bytes(&spec().assigned, 512), None);
         assert!(!line(&spec()).contains("vfio"));
+    }
+
+    #[test]
+    fn a_served_disk_is_a_socket_that_qemu_begins_with() {
+        let served =
+            |serial: &str| Drive { path: "/s".into(), format: SERVED, bases: Vec::new(), serial: serial.into() };
+        let text = line(&Spec { root: served("root"), drives: vec![served("a"), served("b")], ..spec() });
+        for (node, number) in [("d0", 3), ("disk-a", 4), ("disk-b", 5)] {
+            let below = format!(r#""node-name":"{node}-file","server":{{"str":"{number}","type":"fd"}}"#);
+            assert!(text.contains(&below), "{text}");
+            assert!(text.contains(&format!(r#""file":"{node}-file","node-name":"{node}""#)), "{text}");
+        }
+        assert!(!text.contains("\"/s\""), "{text}");
     }
 
     #[test]

@@ -6,17 +6,22 @@
 //! from version to version of this file.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use berth_process::folder;
 use serde_json::{Value, json};
+use tokio::net::UnixStream;
 use tokio::process::Command;
 use uuid::Uuid;
 
 use super::files::COMMANDS;
 use super::jail::file_bytes;
 use super::process::find;
-use super::spec::Drive;
+use super::spec::{Drive, Spec};
 use crate::disk::run_bounded;
 use crate::error::at;
 use crate::host::tool;
@@ -27,6 +32,14 @@ use crate::{Error, Result, qcow2};
 /// so the program that reads it is bounded.
 const TABLES: u64 = 1 << 30;
 const GROWING: Duration = Duration::from_mins(1);
+
+/// The format of a disk that lies elsewhere, and that a program beside the machine [serves](crate::served), as network block
+/// devices are (the NBD protocol, over a socket). QEMU begins with a connection to each of them.
+pub const SERVED: &str = "nbd";
+/// How long a program may take between making its socket and listening there.
+const LISTENING: Duration = Duration::from_secs(1);
+/// Between two tries.
+const TICK: Duration = Duration::from_millis(2);
 
 /// A disk that a running machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +52,42 @@ pub(super) struct Held {
     pub(super) is_written: bool,
 }
 
-/// The size of a disk that is as it was made, in bytes.
+/// The disks of a machine that are served, in the order in which QEMU is given connections to them.
+pub(super) fn served(spec: &Spec) -> impl Iterator<Item = &Drive> {
+    std::iter::once(&spec.root).chain(&spec.drives).filter(|drive| drive.format == SERVED)
+}
+
+/// Connects to those.
+pub(super) async fn connected(spec: &Spec) -> Result<Vec<Arc<OwnedFd>>> {
+    let mut all = Vec::new();
+    for drive in served(spec) {
+        all.push(Arc::new(connect(&drive.path).await?));
+    }
+    Ok(all)
+}
+
+/// Connects to what serves a disk. It serves one connection: who has this has the disk.
+pub(super) async fn connect(path: &Path) -> Result<OwnedFd> {
+    let deadline = Instant::now() + LISTENING;
+    let connected = loop {
+        match folder::connect(path).await {
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline => {
+                tokio::time::sleep(TICK).await;
+            }
+            connected => break connected,
+        }
+    };
+    let stream = connected.and_then(UnixStream::into_std).map_err(at("cannot connect to", path))?;
+    // QEMU sets it as it likes it.
+    stream.set_nonblocking(false).map_err(at("cannot connect to", path))?;
+    Ok(stream.into())
+}
+
+/// The size of a disk that is as it was made, in bytes. Of one that is served the machine writes no file.
 pub fn checked(drive: &Drive) -> Result<u64> {
+    if drive.format == SERVED {
+        return Ok(0);
+    }
     if drive.format != "qcow2" {
         return Ok(std::fs::metadata(&drive.path).map_err(at("cannot look at", &drive.path))?.len());
     }

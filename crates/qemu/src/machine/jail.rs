@@ -81,6 +81,7 @@ pub(crate) async fn order(id: Uuid, jail: Jail, needs: Needs<'_>) -> Result<Orde
         given: needs.given,
         devices: needs.devices,
         locked_bytes: needs.locked_bytes,
+        user: None,
         file_bytes: Some(file_bytes(needs.disk_bytes)),
     })
 }

@@ -46,13 +46,13 @@ use uuid::Uuid;
 pub use arguments::arguments;
 pub use captured::{capture, waits};
 pub use console::{bound_logs, console_connect, console_tail, is_ready};
-pub use drive::{checked as size, grow, grow_file};
-pub(crate) use files::{COMMANDS, NETWORK};
-use files::{CONSOLE, EVENTS, FILLED, GUEST, MAPPED, PID, QEMU_LOG, READY_LOG, SCREEN};
+pub use drive::{SERVED, checked as size, grow, grow_file};
+pub(crate) use files::{COMMANDS, NETWORK, QEMU_LOG};
+use files::{CONSOLE, EVENTS, FILLED, GUEST, MAPPED, PID, READY_LOG, SCREEN};
 use jail::Needs;
 pub use link::{Link, Tap};
 pub(crate) use lock::Lock;
-pub use plug::{attach, detach};
+pub use plug::{attach, detach, has_disk};
 pub(crate) use process::hold;
 pub use process::{Found, Usage, ended, find, scan, usage};
 pub use spec::{Accel, Assigned, Boot, Captured, Drive, Fits, HostDevice, Jail, Mapped, Spec, TRANSLATED_MB};
@@ -123,7 +123,8 @@ async fn begin(spec: &Spec) -> Result<Option<Qmp>> {
     }
     captured::place(spec)?;
     let order = order_of(spec).await?;
-    let ended = process::spawn(&order, &spec.link.given(), spec.id, &lock).await?;
+    let given = [spec.link.given(), drive::connected(spec).await?].concat();
+    let ended = process::spawn(&order, &given, spec.id, &lock).await?;
     drop(lock);
     let patience = START + devices::patience(&spec.assigned, spec.memory_mb);
     wait_started(&spec.dir, ended, patience).await.map(Some)
@@ -141,18 +142,19 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let (mut write, mut disk_bytes) = (Vec::new(), MOST_DISK_BYTES);
     for drive in std::iter::once(&spec.root).chain(&spec.drives) {
         disk_bytes = disk_bytes.max(drive::checked(drive)?);
-        write.push(drive.path.clone());
+        if drive.format != SERVED {
+            write.push(drive.path.clone());
+        }
         read.extend(drive.bases.iter().cloned());
     }
     let beside = BESIDE_MB + if spec.accel == Accel::Tcg { u64::from(spec.translated_mb) } else { 0 };
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(&spec.assigned, spec.memory_mb));
-    let mut lend = None;
+    let (mut lend, given) = (None, spec.link.given().len() + drive::served(spec).count());
     if matches!(spec.mapped, Some(Mapped::Captured(_))) {
         if arguments::reads(release) { read.push(dir.join(MAPPED)) } else { lend = Some(MAPPED.into()) }
     }
-    let given = spec.link.given().len();
     let needs = Needs { program, arguments, dir, read, write, lend, given, devices, locked_bytes, limits, disk_bytes };
     jail::order(spec.id, spec.jail, needs).await
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::arguments::{FILE, PLACE, device_of, node_of};
-use super::drive::{checked, held, require};
+use super::arguments::{FILE, PLACE, device_of, node_of, served};
+use super::drive::{SERVED, checked, connect, held, require};
 use super::files::COMMANDS;
 use super::spec::Drive;
 use crate::error::at;
@@ -37,20 +37,34 @@ pub async fn attach(dir: &Path, id: Uuid, drive: &Drive) -> Result<()> {
     clear(&mut qmp, &drive.serial).await?;
     let full = || Error::Invalid("the VM has no free place for another disk while it runs; restart it first".into());
     let place = free_place(&mut qmp).await?.ok_or_else(full)?;
-    let file = File::options().read(true).write(true).open(&drive.path).map_err(at("cannot open", &drive.path))?;
     let (node, device) = (node_of(&drive.serial), device_of(&drive.serial));
-    let below = format!("{node}{FILE}");
-    let name = qmp.give_named(&node, &file).await?;
-    let nodes = [
-        json!({"driver": "file", "filename": name, "node-name": below, "discard": "unmap"}),
-        json!({"driver": drive.format, "file": below, "node-name": node, "discard": "unmap"}),
-    ];
-    for arguments in nodes {
+    for arguments in handed_over(&mut qmp, &node, drive).await? {
         qmp.execute("blockdev-add", arguments).await?;
     }
     let arguments =
         json!({"driver": "virtio-blk-pci", "drive": node, "serial": drive.serial, "bus": place, "id": device});
     qmp.execute("device_add", arguments).await.map(drop)
+}
+
+/// Hands QEMU what it needs to use a disk: the nodes by which it does.
+async fn handed_over(qmp: &mut Qmp, node: &str, drive: &Drive) -> Result<[Value; 2]> {
+    if drive.format == SERVED {
+        let socket = File::from(connect(&drive.path).await?);
+        qmp.give(node, &socket).await?;
+        return Ok(served(node, node));
+    }
+    let file = File::options().read(true).write(true).open(&drive.path).map_err(at("cannot open", &drive.path))?;
+    let (name, below) = (qmp.give_named(node, &file).await?, format!("{node}{FILE}"));
+    Ok([
+        json!({"driver": "file", "filename": name, "node-name": below, "discard": "unmap"}),
+        json!({"driver": drive.format, "file": below, "node-name": node, "discard": "unmap"}),
+    ])
+}
+
+/// Whether a running machine has a disk, by what its guest knows that by.
+pub async fn has_disk(dir: &Path, serial: &str) -> Result<bool> {
+    let mut qmp = Qmp::connect(dir, COMMANDS).await?;
+    Ok(held(&mut qmp, serial).await?.is_some())
 }
 
 /// Asks the guest of a running machine to let go of a data disk, and takes it away. False where the guest has not let go of

@@ -88,9 +88,9 @@ pub struct Captured {
 /// A disk of a machine.
 #[derive(Clone, Debug)]
 pub struct Drive {
-    /// Its file.
+    /// Its file; of one that is [served](super::SERVED) the socket at which that is.
     pub path: PathBuf,
-    /// `qcow2` or `raw`.
+    /// `qcow2`, `raw`, or [`SERVED`](super::SERVED).
     pub format: &'static str,
     /// What it is a clone of, and what that lies on: qcow2, the nearest first, and never written to.
     pub bases: Vec<PathBuf>,

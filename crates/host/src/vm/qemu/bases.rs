@@ -234,7 +234,7 @@ fn about_to_clone(spec: &DiskSpec, base: &Path) -> Result<(PathBuf, u64)> {
 }
 
 /// Whether a base is there, which is young from then on.
-fn is_whole(base: &Path) -> bool {
+pub(super) fn is_whole(base: &Path) -> bool {
     notes::make_young(base);
     base.join(image::MANIFEST).is_file()
 }

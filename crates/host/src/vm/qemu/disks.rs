@@ -9,7 +9,7 @@ use berth_qemu::machine::{self, Drive};
 
 use super::{QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
-use crate::vm::{DiskSource, DiskSpec};
+use crate::vm::{DiskSource, DiskSpec, MachineSpec};
 use crate::{EngineError, Result};
 
 /// How long a machine may take to take a disk or to give it back; one that listens takes some 100 ms, and is waited for 2 s.
@@ -70,6 +70,11 @@ impl QemuEngine {
         Drive { path: self.disk_file(id, false), format: "raw", bases: Vec::new(), serial: id.serial() }
     }
 
+    /// A data disk of a machine, which lies where all its disks do.
+    pub(super) fn drive_of(&self, spec: &MachineSpec, id: DiskId) -> Drive {
+        if spec.store.is_some() { self.served_drive(id) } else { self.data_drive(id) }
+    }
+
     /// Has a disk grow, by the machine that has it where that runs.
     pub(super) async fn grow(&self, id: DiskId, size_gb: i64, of: Option<MachineId>) -> Result<()> {
         if let Some(of) = of {
@@ -107,10 +112,12 @@ impl QemuEngine {
     /// Takes a data disk from a machine, where that runs; whether it is gone.
     pub(super) async fn unplug(&self, machine: MachineId, disk: DiskId) -> Result<bool> {
         let dir = self.machine(machine);
-        if machine::find(&dir, machine.0).is_none() {
-            return Ok(true);
+        let is_gone =
+            machine::find(&dir, machine.0).is_none() || in_time(machine::detach(&dir, &disk.serial())).await?;
+        if is_gone {
+            self.end_served(disk).await?;
         }
-        in_time(machine::detach(&dir, &disk.serial())).await
+        Ok(is_gone)
     }
 }
 

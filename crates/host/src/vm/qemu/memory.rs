@@ -35,6 +35,10 @@ impl Drop for Room<'_> {
 impl QemuEngine {
     /// Writes a machine's memory to the disk, where there is room for it.
     pub(super) async fn save_memory(&self, spec: &MachineSpec) -> Result<()> {
+        if spec.store.is_some() {
+            let text = "a VM whose disks lie in a store cannot be suspended; stop it instead";
+            return Err(EngineError::Permanent(text.into()));
+        }
         let id = spec.id;
         let dir = self.machine(id);
         if machine::find(&dir, id.0).is_none() && !memory::is_saved(&dir) {

@@ -233,6 +233,9 @@ fn require_movable(spec: &MachineSpec) -> Result<()> {
     if !spec.gpus.is_empty() {
         return refused("it has a GPU; stop it first");
     }
+    if spec.store.is_some() {
+        return refused("its disks lie in a store; restart it there");
+    }
     if spec.rescue.is_some() {
         return refused("it is being rescued");
     }

@@ -33,7 +33,10 @@ impl QemuEngine {
     /// A machine, as its process is told of it.
     pub(super) async fn qemu_spec(&self, spec: &MachineSpec, assigned: machine::Assigned) -> Result<machine::Spec> {
         let dir = self.machine(spec.id);
-        let base = self.base_of(spec.root_disk)?;
+        let base = match &spec.store {
+            Some(store) => self.shared_base(spec.root_disk, store).await?,
+            None => self.base_of(spec.root_disk)?,
+        };
         let manifest = Manifest::load(&base).map_err(qemu_failed)?;
         self.integrity.check(&base, &manifest).await?;
         let qemu = self.settings.host.find_qemu()?;
@@ -52,8 +55,11 @@ impl QemuEngine {
             vcpus: u32::try_from(spec.vcpu).unwrap_or(1),
             memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
             boot,
-            root: self.root_drive(spec.root_disk, &base)?,
-            drives: spec.data_disks.iter().map(|disk| self.data_drive(disk.id)).collect(),
+            root: match &spec.store {
+                Some(_) => self.served_drive(spec.root_disk),
+                None => self.root_drive(spec.root_disk, &base)?,
+            },
+            drives: spec.data_disks.iter().map(|disk| self.drive_of(spec, disk.id)).collect(),
             places: spec.disk_places,
             assigned,
             mac: Mac::of(spec.id.0),
@@ -91,6 +97,7 @@ impl QemuEngine {
         // One that an earlier machine left a moment ago may have them still.
         self.programs.end(spec.id).await?;
         self.end_rescue(spec.id).await?;
+        self.end_served_to(spec.id).await?;
         if let Some(plugged) = self.bridge_for(spec).await? {
             let begun = self.start_or_give_back(spec, Some(&plugged)).await;
             drop(plugged.beginning);
@@ -111,6 +118,7 @@ impl QemuEngine {
         let started = self.start_process(spec, plugged).await;
         if started.is_err() && machine::find(&self.machine(spec.id), spec.id.0).is_none() {
             self.gpus.give_back(spec.id).await?;
+            self.end_served_to(spec.id).await?;
         }
         started
     }
@@ -124,11 +132,14 @@ impl QemuEngine {
             None => own,
         };
         let takes_keys_once = is_foreign(&own);
+        let serving = self.serve(spec).await?;
         let machine = match &spec.rescue {
             Some(image) => self.rescuing(own, image).await?,
             None => own,
         };
-        Ok(Begun { takes_keys_once, ..self.make_machine(spec, machine).await? })
+        let begun = self.make_machine(spec, machine).await;
+        drop(serving);
+        Ok(Begun { takes_keys_once, ..begun? })
     }
 
     /// Boots a machine.

@@ -1,0 +1,236 @@
+//! Disks of a store that a host serves to a machine: a program beside it, `qemu-nbd`, that speaks to the store.
+//!
+//! ```text
+//!   QEMU ── a connected socket, handed over open ── qemu-nbd ── the host's network ── Ceph
+//!   (no network, sees neither)                      (a user and a folder of its own, the key for its start alone)
+//! ```
+//!
+//! QEMU opens images of RBD itself. Then a machine that a guest took over would have the store's key, which is the key of all
+//! disks, and a network to use it in. So what speaks to the store is another process, confined as a machine's is but for the
+//! network, and the machine has one connection to one disk.
+//!
+//! It serves one connection and ends with it, so that no end of a machine, however it came, leaves anything that holds its disk.
+//! Who ends a machine in order all the same waits for that: what it wrote last may still be on its way. One that stays is ended
+//! by force, and the store refuses what comes late from it: whoever opens the image next takes its lock, and Ceph shuts out the
+//! one before (rbd(8), `exclusive-lock`).
+//!
+//! Like a machine's, its process is noted in its folder before it begins, and known by that to whichever service comes next.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use berth_process::{Process, folder};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use crate::disk::last_line;
+use crate::error::at;
+use crate::groups::{self, Limits};
+use crate::host::tool;
+use crate::launch::{Order, Part};
+use crate::machine::jail::{self, Needs};
+use crate::machine::{Jail, Lock, QEMU_LOG, process};
+use crate::rbd::{Pool, secret_at};
+use crate::{Error, Result};
+
+/// The socket at which it listens, in its folder.
+const SOCKET: &str = "nbd";
+/// The file that has the key until it has begun.
+const KEY: &str = "key";
+/// Most bytes of a socket's path (unix(7)).
+const LONGEST: usize = 107;
+/// Memory that one may take, in MiB: one that is busy takes some 80.
+const MEMORY_MB: u64 = 512;
+/// How long it may take until it listens; the store answers within some 10 ms.
+const START: Duration = Duration::from_secs(15);
+/// How long it may take to end once its machine let go of it: it writes nothing late of its own.
+const END: Duration = Duration::from_secs(3);
+/// How long it may take to end by force.
+const KILLED: Duration = Duration::from_secs(10);
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(2);
+
+/// A disk to be served.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec<'a> {
+    /// The disk's id.
+    pub id: Uuid,
+    /// The folder of what serves it, which is made.
+    pub dir: &'a Path,
+    /// Where the disk lies.
+    pub pool: &'a Pool,
+    /// What it is called there.
+    pub image: &'a str,
+    /// How the process is confined.
+    pub jail: Jail,
+}
+
+/// What serves a disk that nobody is connected to yet. Until this is dropped nobody ends it, and who does that later waits.
+#[derive(Debug)]
+pub struct Serving {
+    _lock: Lock,
+}
+
+/// The socket by which a machine has a disk that is served in this folder.
+pub fn socket(dir: &Path) -> PathBuf {
+    dir.join(SOCKET)
+}
+
+/// Has a disk served, to whoever connects first. What an earlier one left is ended before.
+///
+/// # Errors
+/// [`Error::Store`] where the store does not give the disk, [`Error::Timeout`] where it does not answer.
+pub async fn start(spec: Spec<'_>) -> Result<Serving> {
+    let path = socket(spec.dir);
+    if path.as_os_str().as_bytes().len() > LONGEST {
+        let text = "the data folder's name is too long for disks of a store; choose one of at most 50 characters";
+        return Err(Error::Invalid(text.into()));
+    }
+    end(spec.dir, spec.id).await?;
+    std::fs::create_dir_all(spec.dir).map_err(at("cannot make", spec.dir))?;
+    let lock = Lock::take(spec.dir).await?.ok_or_else(|| Error::Invalid("the disk's folder is gone".into()))?;
+    let order = order(&spec).await?;
+    let key = spec.dir.join(KEY);
+    give(&key, order.user, spec.pool)?;
+    let begun = begin(&spec, &order, &lock).await;
+    let forgotten = std::fs::remove_file(&key).map_err(at("cannot remove", &key));
+    if let Err(error) = begun.and(forgotten) {
+        drop(lock);
+        // What made it fail is what counts; the next one ends what is left.
+        let _ = end(spec.dir, spec.id).await;
+        return Err(error);
+    }
+    Ok(Serving { _lock: lock })
+}
+
+async fn begin(spec: &Spec<'_>, order: &Order, lock: &Lock) -> Result<()> {
+    let ended = process::spawn(order, &[], spec.id, lock).await?;
+    wait_listening(spec, ended).await
+}
+
+async fn wait_listening(spec: &Spec<'_>, ended: watch::Receiver<bool>) -> Result<()> {
+    let (path, deadline) = (socket(spec.dir), Instant::now() + START);
+    while !path.exists() {
+        if *ended.borrow() {
+            return Err(Error::Store(said(spec.dir, &spec.pool.key)));
+        }
+        if Instant::now() > deadline {
+            return Err(Error::Timeout("the disk store"));
+        }
+        tokio::time::sleep(TICK).await;
+    }
+    Ok(())
+}
+
+/// What one that ended said last.
+pub fn last_words(dir: &Path) -> String {
+    last_line(&folder::tail(&dir.join(QEMU_LOG), folder::END_OF_LOG).unwrap_or_default())
+}
+
+fn said(dir: &Path, key: &str) -> String {
+    last_words(dir).replace(key, "(key)")
+}
+
+/// Writes the key where only the process and the service read it, and gives the process its folder.
+fn give(path: &Path, user: Option<u32>, pool: &Pool) -> Result<()> {
+    folder::write(path, pool.key.as_bytes()).map_err(at("cannot write", path))?;
+    let dir = path.parent().unwrap_or(path);
+    std::fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(at("cannot change", dir))?;
+    for own in [path, dir] {
+        if user.is_some() {
+            chown(own, user, user).map_err(at("cannot give away", own))?;
+        }
+    }
+    Ok(())
+}
+
+/// What its launcher is told.
+async fn order(spec: &Spec<'_>) -> Result<Order> {
+    let program = tool("qemu-nbd")?;
+    let arguments = [
+        "--shared=1".to_owned(),
+        "--cache=none".to_owned(),
+        "--discard=unmap".to_owned(),
+        format!("--socket={}", socket(spec.dir).display()),
+        "--object".to_owned(),
+        secret_at(KEY),
+        "--image-opts".to_owned(),
+        spec.pool.options(spec.image),
+    ];
+    let needs = Needs {
+        program: &program,
+        arguments: arguments.map(Into::into).into(),
+        dir: spec.dir,
+        read: Vec::new(),
+        write: Vec::new(),
+        lend: None,
+        given: 0,
+        devices: Vec::new(),
+        locked_bytes: None,
+        limits: Limits { memory_mb: MEMORY_MB, vcpus: 1 },
+        disk_bytes: 0,
+    };
+    let order = jail::order(spec.id, spec.jail, needs).await?;
+    let parts: Vec<_> = order.parts.iter().copied().filter(|part| *part != Part::Network).collect();
+    // Without a tree of its own it would have no way to its folder, which nobody else may look into.
+    let user = spec.jail.user.filter(|_| parts.contains(&Part::Files));
+    Ok(Order { parts, user, ..order })
+}
+
+/// Whether the process lives that serves a disk in this folder.
+pub fn runs(dir: &Path, id: Uuid) -> bool {
+    process::find(dir, id).is_some()
+}
+
+/// Ends what serves a disk, and removes its folder; fine where there is none. Whoever uses the disk has let go of it: it is
+/// waited for a little, and then ended by force.
+pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
+    let lock = match Lock::take_within(dir, END).await {
+        // A launcher that does not come to an end is in its groups.
+        Err(Error::Timeout(_)) => {
+            groups::kill(&groups::name(dir, id));
+            Lock::take(dir).await?
+        }
+        outcome => outcome?,
+    };
+    if lock.is_none() {
+        return Ok(());
+    }
+    if let Some(process) = process::hold(dir, id)? {
+        end_process(&process).await?;
+    }
+    groups::end(&groups::name(dir, id)).await?;
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(at("cannot remove", dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// The same, unless somebody else is starting or ending it. Whether nothing is left of it.
+pub async fn end_if_idle(dir: &Path, id: Uuid) -> Result<bool> {
+    match Lock::take_within(dir, Duration::ZERO).await {
+        Err(Error::Timeout(_)) => return Ok(false),
+        lock => drop(lock?),
+    }
+    end(dir, id).await.map(|()| true)
+}
+
+async fn end_process(process: &Process) -> Result<()> {
+    if gone(process, END).await? {
+        return Ok(());
+    }
+    tracing::warn!("what serves a disk of a store does not end with its machine, and is ended by force");
+    process.kill().map_err(|e| Error::io("cannot end what serves a disk", e))?;
+    if gone(process, KILLED).await? { Ok(()) } else { Err(Error::Timeout("the process that serves a disk")) }
+}
+
+async fn gone(process: &Process, patience: Duration) -> Result<bool> {
+    match tokio::time::timeout(patience, process.ended()).await {
+        Ok(ended) => ended.map(|()| true).map_err(|e| Error::io("cannot wait for what serves a disk", e)),
+        Err(_) => Ok(false),
+    }
+}
