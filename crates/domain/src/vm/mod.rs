@@ -28,6 +28,7 @@ pub mod plan;
 pub mod pool;
 pub mod project_image;
 pub mod request;
+pub mod shared_disk;
 pub mod slots;
 pub mod state;
 

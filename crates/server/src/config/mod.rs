@@ -7,6 +7,7 @@ mod acceleration;
 mod audit;
 mod backup;
 mod catalog;
+mod disk_store;
 mod engine;
 mod http;
 mod identity;
@@ -40,6 +41,7 @@ pub use acceleration::Acceleration;
 pub use audit::Audit;
 pub use backup::{Backups, S3};
 pub use catalog::{Catalog, Plan, Region, Share, VmConfig};
+pub use disk_store::{DiskStore, DiskStores};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
 pub use lost::Lost;
@@ -116,6 +118,8 @@ pub struct Config {
     pub vm: Vm,
     /// Backups of disks.
     pub backups: Box<Backups>,
+    /// Where disks lie that several hosts reach.
+    pub disk_stores: DiskStores,
     /// Sandboxes.
     pub sandbox: Sandbox,
     /// The networks of machines.
@@ -164,6 +168,7 @@ impl Default for Config {
             machines: Machines::default(),
             vm: Vm::default(),
             backups: Box::default(),
+            disk_stores: DiskStores::default(),
             sandbox: Sandbox::default(),
             network: Network::default(),
             gateway: Gateway::default(),
@@ -196,6 +201,8 @@ impl Config {
         })?;
         config.apply(&env)?;
         config.complete(&env)?;
+        let folder = file.as_deref().and_then(Path::parent);
+        config.disk_stores.complete(folder, &config.catalog)?;
         Ok(config)
     }
 

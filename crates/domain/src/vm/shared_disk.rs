@@ -1,0 +1,170 @@
+//! What cannot be done with disks that lie in a store of several hosts, and what to do instead.
+//!
+//! Such a disk is no file of a host: nothing is copied of it where it lies, and its machine begins from it alone. What needs a copy
+//! that stands still, or a file beside the disk, is refused before anything is wished.
+
+use super::state::Verb;
+use crate::{Code, Error, Result};
+
+/// What somebody wants of a disk, or of a VM, that a store does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The memory of a VM on the disk.
+    Suspend,
+    /// A root disk made anew.
+    Reinstall,
+    /// Another system beside the VM's own.
+    Rescue,
+    /// A snapshot of a disk.
+    Snapshot,
+    /// A backup of a disk, once or by a schedule.
+    Backup,
+    /// A file of a disk.
+    Export,
+    /// An image of a root disk.
+    Image,
+    /// A disk made of a file that is sent.
+    Import,
+    /// A disk made of a backup.
+    Restore,
+    /// A disk made of a snapshot.
+    FromSnapshot,
+    /// A larger disk while its machine runs.
+    Grow,
+}
+
+impl Refused {
+    /// What a verb on a VM wants that a store does not have, if it does.
+    pub const fn of(verb: Verb) -> Option<Self> {
+        match verb {
+            Verb::Suspend => Some(Self::Suspend),
+            Verb::Reinstall => Some(Self::Reinstall),
+            Verb::Rescue => Some(Self::Rescue),
+            Verb::Start | Verb::Stop | Verb::Restart | Verb::Resume => None,
+        }
+    }
+
+    /// Refuses it where there is a store.
+    ///
+    /// # Errors
+    /// 409 that says what to do instead.
+    pub fn check(self, store: Option<&str>) -> Result<()> {
+        store.map_or(Ok(()), |store| Err(Error::new(Code::NotSupported, self.sentences(store))))
+    }
+
+    fn sentences(self, store: &str) -> String {
+        let of_vm = format!("The disks of the VM lie in the store {store}, which several hosts reach");
+        let of_disk = format!("The disk lies in the store {store}, which several hosts reach");
+        let new = format!("New disks of the region lie in the store {store}, which several hosts reach");
+        let copy = "Copy what you need from inside the guest, as with rsync over SSH";
+        match self {
+            Self::Suspend => {
+                format!("{of_vm}: its memory has no place there. Stop it instead; its disks stay as they are.")
+            }
+            Self::Reinstall => format!(
+                "{of_vm}: its root disk cannot be made anew. Create another VM, and give it this one's data disks: detach \
+                 them, and attach them there."
+            ),
+            Self::Rescue => format!(
+                "{of_vm}: it cannot boot another system. Look at its console and its screen, or give its data disks to \
+                 another VM: detach them, and attach them there."
+            ),
+            Self::Snapshot => format!("{of_disk}, and snapshots of it cannot be made. {copy}."),
+            Self::Backup => format!("{of_disk}, and backups of it cannot be made. {copy}."),
+            Self::Export => format!("{of_disk}, and it cannot be exported. {copy}."),
+            Self::Image => format!(
+                "{of_disk}, and no image can be made of it. Make the image of a VM of another region, whose disks lie on \
+                 its host."
+            ),
+            Self::Import => format!(
+                "{new}, and none is made of a file there. Import it into another region, or create an empty disk, attach \
+                 it to a VM, and write it from inside the guest."
+            ),
+            Self::Restore => format!(
+                "{new}, and none is made of a backup there. Create an empty disk, attach it to a VM, and copy the files to \
+                 it from inside the guest; the backup itself stays."
+            ),
+            Self::FromSnapshot => format!(
+                "{new}, and none is made of a snapshot there. Leave out snapshot_id: take an image for a root disk, and an \
+                 empty disk for data."
+            ),
+            Self::Grow => {
+                format!("{of_disk}, and does not grow while a VM that has it is on. Stop the VM first, then try again.")
+            }
+        }
+    }
+}
+
+/// Refuses a disk for a VM whose disks lie elsewhere: in a store, or on its host.
+///
+/// # Errors
+/// 409 that says what to do instead.
+pub fn on_attach(disk: Option<&str>, vm: Option<&str>) -> Result<()> {
+    if disk == vm {
+        return Ok(());
+    }
+    let place =
+        |store: Option<&str>| store.map_or_else(|| "on a host".to_owned(), |store| format!("in the store {store}"));
+    let message = format!(
+        "The disk lies {}, and those of the VM lie {}; a VM has all its disks in one place. Attach a disk that lies there, or \
+         create one together with the VM.",
+        place(disk),
+        place(vm)
+    );
+    Err(Error::new(Code::NotSupported, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Refused; 11] = [
+        Refused::Suspend,
+        Refused::Reinstall,
+        Refused::Rescue,
+        Refused::Snapshot,
+        Refused::Backup,
+        Refused::Export,
+        Refused::Image,
+        Refused::Import,
+        Refused::Restore,
+        Refused::FromSnapshot,
+        Refused::Grow,
+    ];
+
+    #[test]
+    fn what_a_store_does_not_have_is_refused_with_what_to_do_instead() {
+        for wanted in ALL {
+            assert_eq!(wanted.check(None), Ok(()));
+            let error = wanted.check(Some("pool-a")).unwrap_err();
+            assert_eq!(error.code, Code::NotSupported);
+            let sentences = error.message.matches(". ").count();
+            assert!(error.message.contains("the store pool-a") && sentences >= 1, "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_vm_has_all_its_disks_in_one_place() {
+        let (a, b) = (Some("pool-a"), Some("pool-b"));
+        for same in [None, a] {
+            assert_eq!(on_attach(same, same), Ok(()));
+        }
+        for (disk, vm, words) in [
+            (None, a, "lies on a host, and those of the VM lie in the store pool-a"),
+            (a, None, "lies in the store pool-a, and those of the VM lie on a host"),
+            (a, b, "lies in the store pool-a, and those of the VM lie in the store pool-b"),
+        ] {
+            let error = on_attach(disk, vm).unwrap_err();
+            assert!(error.code == Code::NotSupported && error.message.contains(words), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn verbs_that_need_a_place_beside_the_disks_are_refused() {
+        let refused = [Verb::Suspend, Verb::Reinstall, Verb::Rescue].map(Refused::of);
+        assert_eq!(refused, [Some(Refused::Suspend), Some(Refused::Reinstall), Some(Refused::Rescue)]);
+        for verb in [Verb::Start, Verb::Stop, Verb::Restart, Verb::Resume] {
+            assert_eq!(Refused::of(verb), None);
+        }
+    }
+}
