@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use berth_domain::host::State;
 use berth_domain::host::gpu::Device;
-use berth_domain::host::placement::{AtHand, Disk, Host, Kind, Overcommit, Policy, Promised, Sum, Wish, place};
+use berth_domain::host::placement::{AtHand, Disk, Host, Kind, Overcommit, Policy, Promised, Stores, Sum, Wish, place};
 use berth_domain::ids::HostId;
 use uuid::Uuid;
 
@@ -25,6 +25,7 @@ const EACH: i64 = 64 * 1024;
 struct Alike {
     regions: Vec<String>,
     labels: BTreeMap<String, String>,
+    stores: Stores,
     held_gpus: BTreeSet<Device>,
 }
 
@@ -39,6 +40,7 @@ impl Alike {
             state: State::Ready,
             regions: &self.regions,
             labels: &self.labels,
+            stores: &self.stores,
             vcpu: Some(256),
             memory_mb: EACH,
             most_sandboxes: None,
@@ -57,6 +59,7 @@ pub fn run(report: &mut Report) -> Result<()> {
     let alike = Alike {
         regions: vec!["local".into()],
         labels: [("disk".to_owned(), "ssd".to_owned())].into(),
+        stores: Stores::new(),
         held_gpus: BTreeSet::new(),
     };
     let names: Vec<_> = (0..HOSTS).map(|number| format!("host-{number}")).collect();
@@ -76,6 +79,7 @@ pub fn run(report: &mut Report) -> Result<()> {
             needs: AtHand::Nothing,
             tied: None,
             on: None,
+            store: None,
         };
         let mut times = Vec::new();
         for _ in 0..ROUNDS {

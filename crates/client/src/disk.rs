@@ -14,6 +14,9 @@ pub struct RootDisk {
     pub name: String,
     /// Region.
     pub region: String,
+    /// The store of several hosts that it lies in; none where it lies on a host.
+    #[serde(default)]
+    pub store: Option<String>,
     /// Size in GiB.
     pub size_gb: i64,
     /// Image.
@@ -56,6 +59,9 @@ pub struct DataDisk {
     pub size_gb: i64,
     /// Region.
     pub region_id: String,
+    /// The store of several hosts that it lies in; none where it lies on a host.
+    #[serde(default)]
+    pub store: Option<String>,
     /// The snapshot that it was made of, which may be gone.
     #[serde(default)]
     pub snapshot_id: Option<String>,

@@ -27,6 +27,9 @@ pub struct Host {
     /// Its GPUs.
     #[serde(default)]
     pub gpus: Vec<HostGpu>,
+    /// Stores of disks that it was asked about. An older service has none.
+    #[serde(default)]
+    pub stores: Vec<HostStore>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// `ready`, `cordoned`, `draining`, `lost` or `joining`.
@@ -55,6 +58,17 @@ pub struct Host {
     pub last_seen_at: String,
     /// When its service first said so, RFC 3339.
     pub created_at: String,
+}
+
+/// A store of disks, as a host reaches it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HostStore {
+    /// Its name.
+    pub name: String,
+    /// Whether the host reaches it.
+    pub reached: bool,
+    /// Why it does not.
+    pub trouble: Option<String>,
 }
 
 /// What a host has that is not deleted.

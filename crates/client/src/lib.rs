@@ -73,7 +73,9 @@ pub use error::{Error, FieldError, Result};
 pub use event::Event;
 pub use export::{Export, Exportable};
 pub use firewall::{FirewallPorts, FirewallRule, FirewallRules};
-pub use host::{ChangeHost, Host, HostFilter, HostGpu, HostHolds, HostLoad, HostToken, JoinHost, JoinedHost, NewHost};
+pub use host::{
+    ChangeHost, Host, HostFilter, HostGpu, HostHolds, HostLoad, HostStore, HostToken, JoinHost, JoinedHost, NewHost,
+};
 pub use image::{Image, ImageSource, NewImage, Plan, PlanPrice, Region, VmConfig};
 pub use invitation::{Invitation, NewInvitation, ProjectRole};
 pub use member::Member;

@@ -89,6 +89,9 @@ pub struct AttachedDisk {
     /// Where its file system is mounted in the guest.
     #[serde(default)]
     pub mount_path: Option<String>,
+    /// The store of several hosts that it lies in; none where it lies on a host.
+    #[serde(default)]
+    pub store: Option<String>,
 }
 
 /// An inbound port.

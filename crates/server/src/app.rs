@@ -180,7 +180,7 @@ impl App {
         let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
         let edge = Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.http.trusted_proxies.clone()));
         let edge = with_limits(edge, &config.http, seats.most());
-        hosts.spawn_workers(&mut tasks, &stop);
+        hosts.spawn_workers(&fleet, &mut tasks, &stop);
         enrolment.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
         projects.spawn_workers(&mut tasks, &stop);

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +46,12 @@ pub struct SimulatedEngine {
     held: watch::Sender<Option<String>>,
 }
 
+/// Numbers of hosts.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 struct World {
+    /// Tells it from other hosts that reach the same stores.
+    number: u64,
     images: HashMap<String, ImageInfo>,
     /// Images of projects.
     owned: HashMap<ImageId, ImageInfo>,
@@ -102,6 +108,7 @@ impl Default for SimulatedEngine {
         };
         let image = |id: &str, gib: i64| (id.to_owned(), image(id, "1", gib << 30));
         let world = World {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             images: HashMap::from([image("micro", 20), image("large", 25)]),
             owned: HashMap::new(),
             exports: 0,
@@ -284,6 +291,7 @@ impl SimulatedEngine {
     pub fn happen(&self, vm: &str, machine: Machine) {
         let id: MachineId = vm.parse().expect("an id");
         self.world().machines.get_mut(&id).expect("a machine").0 = machine;
+        self.world().let_go_of_shared(id, machine);
         let _ = self.events.send(id);
     }
 
@@ -301,6 +309,8 @@ impl SimulatedEngine {
         let mut world = self.world();
         world.boot += 1;
         world.machines.values_mut().for_each(|(machine, _)| *machine = Machine::Absent);
+        let ended: Vec<_> = world.machines.keys().copied().collect();
+        ended.into_iter().for_each(|id| world.let_go_of_shared(id, Machine::Absent));
         world.gpus().assigned.clear();
     }
 
@@ -340,6 +350,11 @@ impl SimulatedEngine {
     pub fn share_stores(&self, other: &Self) {
         let shared = other.world().shared_disks.clone();
         self.world().shared_disks = shared;
+    }
+
+    /// What machines did with disks of stores that only one may do at a time, in words.
+    pub fn violations(&self) -> Vec<String> {
+        self.world().shared_disks().violations()
     }
 
     /// How large a disk of a store is, in GiB.
@@ -474,6 +489,7 @@ impl SimulatedEngine {
         if let Some(entry) = self.world().machines.get_mut(&id) {
             entry.0 = machine;
         }
+        self.world().let_go_of_shared(id, machine);
         let _ = self.events.send(id);
     }
 }
@@ -499,6 +515,13 @@ impl World {
     fn cloned(&mut self, disk: &DiskSpec) {
         if let DiskSource::Image(image) = &disk.source {
             self.clones.entry(disk.id).or_default().push(image.clone());
+        }
+    }
+
+    /// A machine whose process is gone has no disks of stores any more.
+    fn let_go_of_shared(&self, id: MachineId, machine: Machine) {
+        if machine == Machine::Absent {
+            self.shared_disks().ended((self.number, id));
         }
     }
 
@@ -652,6 +675,9 @@ impl Engine for SimulatedEngine {
         let mut world = self.world();
         world.generations.admit(aim, Act::Change)?;
         world.shared_disks().find(disk, store)?;
+        if world.machines.get(&aim.id).is_some_and(|(machine, _)| *machine != Machine::Absent) {
+            world.shared_disks().open(disk, (world.number, aim.id), store)?;
+        }
         world.attach(aim.id, disk);
         Ok(())
     }
@@ -727,7 +753,7 @@ impl Engine for SimulatedEngine {
         let mut world = self.world();
         if let Some(store) = &spec.store {
             let disks = spec.data_disks.iter().map(|data| data.id).chain([spec.root_disk]);
-            disks.into_iter().try_for_each(|disk| world.shared_disks().find(disk, store))?;
+            disks.into_iter().try_for_each(|disk| world.shared_disks().open(disk, (world.number, spec.id), store))?;
         }
         world.starts += 1;
         world.gpus().start(spec.id, &spec.gpus);
@@ -801,6 +827,7 @@ impl Engine for SimulatedEngine {
         self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
         let mut world = self.world();
+        world.let_go_of_shared(id, Machine::Absent);
         world.machines.remove(&id);
         world.memories.remove(&id);
         world.gpus().end(id);
@@ -860,6 +887,7 @@ impl Engine for SimulatedEngine {
             return Ok(false);
         }
         spec.data_disks.retain(|has| has.id != disk);
+        world.shared_disks().close(disk, (world.number, aim.id));
         Ok(true)
     }
 

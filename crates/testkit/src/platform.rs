@@ -283,6 +283,7 @@ impl Drop for Platform {
         // What is on another machine is missed here.
         if !std::thread::panicking() && !self.is_beside {
             assert_eq!(self.sandboxes.violations(), Vec::<String>::new());
+            assert_eq!(self.engine.violations(), Vec::<String>::new());
         }
     }
 }

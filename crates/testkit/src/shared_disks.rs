@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use berth_domain::ids::DiskId;
+use berth_domain::ids::{DiskId, MachineId};
 use berth_host::vm::{DiskSource, DiskSpec, Store};
 use berth_host::{EngineError, Result};
 
@@ -11,7 +11,14 @@ use berth_host::{EngineError, Result};
 pub struct SharedDisks {
     /// Sizes in GiB, by the names of the stores.
     all: HashMap<(String, DiskId), i64>,
+    /// Which machine of which host has each disk open.
+    open: HashMap<DiskId, Opener>,
+    /// What must never be, in words.
+    violations: Vec<String>,
 }
+
+/// A machine, and the number of the simulated host that it runs on.
+pub type Opener = (u64, MachineId);
 
 impl SharedDisks {
     /// Makes one; fine where it is there.
@@ -26,18 +33,49 @@ impl SharedDisks {
     /// Has one grow.
     pub fn grow(&mut self, id: DiskId, size_gb: i64, store: &Store) -> Result<()> {
         let size = self.all.get_mut(&(store.name.clone(), id)).ok_or_else(missing)?;
+        if let Some((_, machine)) = self.open.get(&id) {
+            self.violations.push(format!("the disk {id} grew while the machine {machine} had it"));
+        }
         *size = size_gb.max(*size);
         Ok(())
     }
 
     /// Removes one; fine where there is none.
     pub fn remove(&mut self, id: DiskId, store: &Store) {
-        self.all.remove(&(store.name.clone(), id));
+        if self.all.remove(&(store.name.clone(), id)).is_some()
+            && let Some((_, machine)) = self.open.get(&id)
+        {
+            self.violations.push(format!("the disk {id} was removed while the machine {machine} had it"));
+        }
     }
 
     /// Whether one is there.
     pub fn find(&self, id: DiskId, store: &Store) -> Result<()> {
         if self.all.contains_key(&(store.name.clone(), id)) { Ok(()) } else { Err(missing()) }
+    }
+
+    /// A machine opens one.
+    pub fn open(&mut self, id: DiskId, by: Opener, store: &Store) -> Result<()> {
+        self.find(id, store)?;
+        if let Some(other) = self.open.insert(id, by).filter(|other| *other != by) {
+            self.violations.push(format!("{by:?} opened the disk {id} while {other:?} had it"));
+        }
+        Ok(())
+    }
+
+    /// A machine has one open no more.
+    pub fn close(&mut self, id: DiskId, by: Opener) {
+        self.open.retain(|disk, opener| *disk != id || *opener != by);
+    }
+
+    /// A machine ended, with whatever it had open.
+    pub fn ended(&mut self, by: Opener) {
+        self.open.retain(|_, opener| *opener != by);
+    }
+
+    /// What two machines did with one disk at a time, in words.
+    pub fn violations(&self) -> Vec<String> {
+        self.violations.clone()
     }
 
     /// How large one is, in GiB, in whichever store it lies.

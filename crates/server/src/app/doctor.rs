@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use berth_domain::vm::inbound::{Reached, Shared};
 use berth_host::bridge;
@@ -13,6 +14,7 @@ use berth_host::vm::Engine;
 use berth_host::vm::qemu::QemuEngine;
 use berth_host::{Demand, Finding};
 use berth_qemu::{confinement, host};
+use tokio::time::timeout;
 
 use super::{lock, members, reachable};
 use crate::config::{Config, Network};
@@ -27,6 +29,8 @@ pub struct Report {
     verdicts: [&'static str; 2],
 }
 
+/// How long a store of disks may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Of machines at all.
 const MACHINES: [&str; 2] = ["Machines can be run here.", "Something is missing that machines need."];
 /// Of GPUs.
@@ -48,6 +52,7 @@ pub async fn doctor(config: &Config) -> Report {
     let switches = Switches::open(&config.network_engine());
     let engine = QemuEngine::open(config.vm_engine(), Clock::default(), switches.clone());
     let mut lines = engine.findings().await;
+    lines.extend(stores(config, &engine).await);
     lines.push(reached(config, engine.ssh_port()));
     if let Some(settings) = config.network.bridged() {
         lines.extend(bridge::findings(&settings).await);
@@ -85,6 +90,25 @@ async fn backups(config: &Config) -> Option<Finding> {
         Err(error) => format!("cannot be kept: {error:#}; correct [backups] in the configuration, or the store"),
     };
     Some(Finding { good: tried.is_ok(), what: "backups".into(), text })
+}
+
+/// Whether this machine reaches the stores of disks; nothing where none is configured.
+async fn stores(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
+    let mut lines = Vec::new();
+    for store in config.disk_stores.stores() {
+        let name = &store.name;
+        let found = match timeout(PATIENCE, engine.reach_store(store)).await {
+            Ok(Ok(())) => Ok(format!("{name} is reached, and VMs whose disks lie there can run here")),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err(format!("it does not answer within {} seconds", PATIENCE.as_secs())),
+        };
+        let good = found.is_ok();
+        let text = found.unwrap_or_else(|why| {
+            format!("{name} is not reached: {why}; VMs whose disks lie there run on other hosts, or on none")
+        });
+        lines.push(Finding { good, what: "disk store".into(), text });
+    }
+    lines
 }
 
 /// How VMs are reached.

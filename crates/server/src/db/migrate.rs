@@ -101,6 +101,7 @@ const STEPS: &[Step] = steps![
     70 "0070" "sums_of_hosts",
     72 "0072" "durable",
     73 "0073" "vm_migrations",
+    74 "0074" "disk_stores",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -70,7 +70,7 @@ async fn hosts_are_found_by_state_name_and_label() {
     let one = admin.get(&format!("{HOSTS}/{lost}")).await.body;
     let expected = json!({
         "id": lost, "name": "beta", "region_ids": ["local"], "addresses": [], "cpus": 2, "memory_mb": 1024,
-        "memory_overcommit": {"vm": 1.5}, "gpus": [], "labels": {"rack": "7"}, "state": "lost",
+        "memory_overcommit": {"vm": 1.5}, "gpus": [], "stores": [], "labels": {"rack": "7"}, "state": "lost",
         "drain": null, "holds": {"machines": 0, "disks": 0, "images": 0, "layers": 0, "leaving": 0}, "load": {"vcpu": 0, "memory_mb": 0}, "joined": false, "service": null, "version": null, "trouble": null, "certificate_expires_at": null,
         "last_seen_at": "1970-01-01T00:00:01.000000Z", "created_at": "1970-01-01T00:00:00.000000Z",
     });

@@ -62,6 +62,7 @@ mod sandbox_walk;
 mod scale;
 mod screen;
 mod secret;
+mod shared_disk;
 mod slow;
 mod ssh_key;
 mod standing;

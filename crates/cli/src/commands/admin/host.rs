@@ -1,7 +1,7 @@
 //! Hosts: what administrators of the platform see and say of them, and which join and go.
 
 use anyhow::Result;
-use berth_client::{ChangeHost, Host, HostFilter, HostGpu, HostToken, NewHost};
+use berth_client::{ChangeHost, Host, HostFilter, HostGpu, HostStore, HostToken, NewHost};
 use clap::{Args, Subcommand};
 
 use super::find::find_host;
@@ -237,7 +237,7 @@ fn show_hosts(hosts: &[Host]) -> Table {
             host.addresses.join(" "),
             host.version.clone().unwrap_or_default(),
             output::age(&host.last_seen_at),
-            host.trouble.clone().unwrap_or_default(),
+            trouble(host),
             host.id.clone(),
         ]
     });
@@ -269,6 +269,7 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
             host.load.map(|load| format!("{} vCPUs, {} MiB", load.vcpu, load.memory_mb)).unwrap_or_default(),
         ),
         ("gpus", host.gpus.iter().map(gpu).collect::<Vec<_>>().join(", ")),
+        ("stores", host.stores.iter().map(store).collect::<Vec<_>>().join(", ")),
         ("labels", labels(host)),
         ("service", host.service.clone().unwrap_or_default()),
         ("version", host.version.clone().unwrap_or_default()),
@@ -277,6 +278,17 @@ fn fields(host: &Host) -> Vec<(&'static str, String)> {
         ("last seen", output::time(&host.last_seen_at)),
         ("created", output::time(&host.created_at)),
     ]
+}
+
+/// What is wrong with a host, and which stores it does not reach.
+fn trouble(host: &Host) -> String {
+    let away = host.stores.iter().filter(|store| !store.reached).map(store);
+    host.trouble.iter().cloned().chain(away).collect::<Vec<_>>().join("; ")
+}
+
+fn store(store: &HostStore) -> String {
+    let HostStore { name, trouble, .. } = store;
+    trouble.as_ref().map_or_else(|| name.clone(), |why| format!("{name} (not reached: {why})"))
 }
 
 fn gpu(gpu: &HostGpu) -> String {
@@ -293,6 +305,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn stores_that_a_host_does_not_reach_are_a_trouble() {
+        let host = json!({
+            "id": "one", "name": "beta", "region_ids": [], "addresses": [], "cpus": 1, "memory_mb": 1,
+            "memory_overcommit": {}, "labels": {}, "state": "ready", "drain": null,
+            "stores": [
+                {"name": "pool-a", "reached": true, "trouble": null},
+                {"name": "pool-b", "reached": false, "trouble": "no monitor answers"},
+            ],
+            "version": null, "trouble": "its disk is full", "certificate_expires_at": null, "last_seen_at": "", "created_at": "",
+        });
+        let host: Host = serde_json::from_value(host).unwrap();
+        assert_eq!(trouble(&host), "its disk is full; pool-b (not reached: no monitor answers)");
+        let shown = fields(&host).into_iter().find(|(name, _)| *name == "stores").unwrap().1;
+        assert_eq!(shown, "pool-a, pool-b (not reached: no monitor answers)");
+        let older = Host { stores: Vec::new(), trouble: None, ..host };
+        assert_eq!(trouble(&older), "");
+    }
 
     #[test]
     fn a_host_is_drained_once_it_has_no_machine_no_disk_of_one_that_left_and_no_layer() {

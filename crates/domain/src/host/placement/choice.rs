@@ -8,7 +8,7 @@ use super::super::gpu::{Device, choose, shortage};
 use super::super::model::State;
 use super::super::overcommit::withheld_mb;
 use super::why::{Amount, Why};
-use super::wish::{AtHand, Host, Kind, Policy, Room, Wish};
+use super::wish::{AtHand, Host, Kind, Policy, Room, Stores, Wish};
 use crate::ids::HostId;
 
 /// How many hosts are told of at most where none takes a machine.
@@ -174,6 +174,9 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
     if let Some((key, value)) = wish.labels.into_iter().flatten().find(lacks) {
         return Err(Why::Label(format!("{key}={value}")));
     }
+    if let Some(store) = wish.store {
+        reaches(store, host.stores)?;
+    }
     if wish.tied.is_some_and(|tied| tied != host.id) {
         return Err(Why::Tied);
     }
@@ -182,6 +185,16 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
         AtHand::Nothing | AtHand::Image => Err(Why::Image(wish.kind)),
         AtHand::Layers | AtHand::Warm => Err(Why::Layers),
     }
+}
+
+/// Whether a host reaches a store of disks, as far as it was asked.
+fn reaches(store: &str, known: &Stores) -> Result<(), Why> {
+    let why = match known.get(store) {
+        Some(None) => return Ok(()),
+        Some(Some(why)) => why.clone(),
+        None => "it was not asked yet".to_owned(),
+    };
+    Err(Why::Store { name: store.to_owned(), why })
 }
 
 /// Whether a host takes a machine now, and has a place for it in its network.

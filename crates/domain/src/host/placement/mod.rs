@@ -15,7 +15,7 @@ mod wish;
 
 pub use choice::{MOST_TOLD, Placed, Refused, place};
 pub use why::Why;
-pub use wish::{AtHand, Disk, Host, Kind, Overcommit, Policy, Promised, Room, Sum, Wish, WishedGpus};
+pub use wish::{AtHand, Disk, Host, Kind, Overcommit, Policy, Promised, Room, Stores, Sum, Wish, WishedGpus};
 
 #[cfg(test)]
 mod properties_tests;

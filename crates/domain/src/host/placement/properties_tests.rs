@@ -19,6 +19,7 @@ pub(super) struct Owned {
     pub says: bool,
     pub regions: Vec<String>,
     pub labels: BTreeMap<String, String>,
+    pub stores: Stores,
     pub vcpu: Option<i64>,
     pub memory_mb: i64,
     pub most_sandboxes: Option<i64>,
@@ -39,6 +40,7 @@ impl Owned {
             says: true,
             regions: Vec::new(),
             labels: BTreeMap::new(),
+            stores: Stores::new(),
             vcpu: None,
             memory_mb: 2048,
             most_sandboxes: None,
@@ -64,6 +66,7 @@ impl Owned {
             says: self.says,
             regions: &self.regions,
             labels: &self.labels,
+            stores: &self.stores,
             vcpu: self.vcpu,
             memory_mb: self.memory_mb,
             most_sandboxes: self.most_sandboxes,
@@ -111,6 +114,7 @@ pub(super) const fn wish(kind: Kind) -> Wish<'static> {
         needs: AtHand::Nothing,
         tied: None,
         on: None,
+        store: None,
     }
 }
 

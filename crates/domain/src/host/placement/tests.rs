@@ -159,6 +159,24 @@ fn region_labels_layers_and_network_are_asked_for() {
 }
 
 #[test]
+fn a_host_takes_disks_of_a_store_that_it_reaches() {
+    let away = || Stores::from([("pool".to_owned(), Some("no monitor answers".to_owned()))]);
+    let alpha = Owned { stores: Stores::from([("pool".to_owned(), None)]), ..Owned::new("alpha", 1) };
+    let shared = Wish { store: Some("pool"), ..wish(Kind::Vm) };
+    assert!(alone(&shared, &alpha).is_ok());
+    let owner = "no host reaches the store pool now, in which its disks lie; try again later, or ask an operator";
+    for (stores, why) in [(away(), "no monitor answers"), (Stores::new(), "it was not asked yet")] {
+        let beta = Owned { stores, ..Owned::new("beta", 2) };
+        let operator = format!("host beta: it does not reach the store pool: {why}");
+        assert_eq!(refusal(&shared, &beta), (owner.to_owned(), operator));
+        // What is nowhere but on hosts does not ask, and one that has its machine there starts it again.
+        assert!(alone(&wish(Kind::Vm), &beta).is_ok());
+        assert!(alone(&Wish { on: Some(beta.id), ..shared }, &beta).is_ok());
+        assert_eq!(decide(&shared, &[beta, alpha.clone()], Policy::Spread).map(|placed| placed.host), Ok(alpha.id));
+    }
+}
+
+#[test]
 fn spread_takes_the_emptiest_and_pack_the_fullest_that_has_room() {
     let mut hosts = fleet(&["alpha", "beta", "gamma"]);
     for (host, held) in hosts.iter_mut().zip([512, 0, 1024]) {

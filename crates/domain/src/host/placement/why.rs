@@ -21,6 +21,13 @@ pub enum Why {
     Region(String),
     /// It lacks a label, as `key=value`.
     Label(String),
+    /// It does not reach the store that the machine's disks lie in.
+    Store {
+        /// The store's name.
+        name: String,
+        /// Why it does not.
+        why: String,
+    },
     /// What the machine begins with is on another host: a disk, a snapshot, the other machines of its networks.
     Tied,
     /// The layers that the machine begins with are on other hosts.
@@ -82,18 +89,19 @@ impl Why {
             Self::Silent => 2,
             Self::Region(_) => 3,
             Self::Label(_) => 4,
-            Self::Tied => 5,
-            Self::Layers => 6,
-            Self::Image(_) => 7,
-            Self::Draining => 8,
-            Self::Cordoned => 9,
-            Self::Lacks(_) => 10,
-            Self::Vcpu(_) => 11,
-            Self::Memory(..) => 12,
-            Self::Sandboxes(_) => 13,
-            Self::DiskFull(_) => 14,
-            Self::Disk(_) => 15,
-            Self::Gpus(_) => 16,
+            Self::Store { .. } => 5,
+            Self::Tied => 6,
+            Self::Layers => 7,
+            Self::Image(_) => 8,
+            Self::Draining => 9,
+            Self::Cordoned => 10,
+            Self::Lacks(_) => 11,
+            Self::Vcpu(_) => 12,
+            Self::Memory(..) => 13,
+            Self::Sandboxes(_) => 14,
+            Self::DiskFull(_) => 15,
+            Self::Disk(_) => 16,
+            Self::Gpus(_) => 17,
         }
     }
 
@@ -109,6 +117,11 @@ impl Why {
             }
             Self::Region(region) => format!("no host belongs to the region {region}; choose another one"),
             Self::Label(label) => format!("no host has the label {label}; ask for another one"),
+            Self::Store { name, .. } => {
+                format!(
+                    "no host reaches the store {name} now, in which its disks lie; try again later, or ask an operator"
+                )
+            }
             Self::Tied => {
                 "what it begins with lies on a host that is not there; wait until it is, or ask an operator".into()
             }
@@ -166,6 +179,7 @@ impl fmt::Display for Why {
             Self::Image(Kind::Sandbox) => f.write_str("without what sandboxes boot, so far"),
             Self::Region(region) => write!(f, "not in the region {region}"),
             Self::Label(label) => write!(f, "without the label {label}"),
+            Self::Store { name, why } => write!(f, "it does not reach the store {name}: {why}"),
             Self::Layers => f.write_str("without the layers that the machine begins with"),
             Self::Draining => f.write_str("draining"),
             Self::Cordoned => f.write_str("cordoned"),

@@ -50,7 +50,13 @@ pub struct Wish<'a> {
     pub tied: Option<HostId>,
     /// The host that it is on already, with its disk.
     pub on: Option<HostId>,
+    /// The store that its disks lie in, where that is none of a host.
+    pub store: Option<&'a str>,
 }
+
+/// Names of stores of disks, each with the sentence that says why a host does not reach it; none where it does. One that is not
+/// among them the host was not asked about yet.
+pub type Stores = BTreeMap<String, Option<String>>;
 
 /// So many GPUs of a model.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +82,8 @@ pub struct Host<'a> {
     pub regions: &'a [String],
     /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
+    /// Which stores of disks it reaches.
+    pub stores: &'a Stores,
     /// Virtual CPUs that it offers to machines of the wished kind; none where they are not counted.
     pub vcpu: Option<i64>,
     /// MiB that it offers to machines of the wished kind, as often as each is promised.

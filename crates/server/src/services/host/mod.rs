@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
+use super::fleet::Fleet;
 use crate::db::{Db, DbError, Tx, machine};
 
 pub use authority::find as authority;
@@ -129,6 +130,7 @@ impl Hosts {
             certificate_until: None,
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             trouble: None,
+            stores: known.map(|known| known.stores.clone()).unwrap_or_default(),
         }
     }
 
@@ -138,8 +140,8 @@ impl Hosts {
     }
 
     /// Its workers, until told to stop.
-    pub fn spawn_workers(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
-        tasks.spawn(reconcile::host::keep_fresh(self.clone(), stop.clone()));
+    pub fn spawn_workers(&self, fleet: &Fleet, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+        tasks.spawn(reconcile::host::keep_fresh(self.clone(), fleet.clone(), stop.clone()));
         tasks.spawn(self.own.lost.clone().keep(self.clock.clone(), stop.clone()));
     }
 

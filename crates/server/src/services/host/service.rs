@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use berth_domain::host::Capacity;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::placement::Overcommit;
+use berth_domain::host::shared_disk::Store;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -36,6 +37,8 @@ pub struct Own {
     pub regions: Vec<String>,
     /// How often each MiB of it is promised.
     pub overcommit: Overcommit,
+    /// Stores of disks, of which every host is asked whether it reaches them.
+    pub stores: Arc<[Store]>,
     /// Where things of it are set aside that no row owns.
     pub lost: Lost,
 }

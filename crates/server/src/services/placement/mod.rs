@@ -38,6 +38,13 @@ pub async fn takers(on: impl On) -> Result<Vec<HostId>, DbError> {
     Ok(hosts.map(|host| host.id).collect())
 }
 
+/// The hosts that reach a store of disks, as far as was asked, and that are there.
+pub async fn reaching(on: impl On, store: &str) -> Result<Vec<HostId>, DbError> {
+    let is_there = |state| matches!(state, State::Ready | State::Cordoned | State::Draining);
+    let hosts = host::all(on).await?.into_iter().filter(|host| is_there(host.state()));
+    Ok(hosts.filter(|host| matches!(host.stores.get(store), Some(None))).map(|host| host.id).collect())
+}
+
 /// Which VMs leave a host; none where it is not drained.
 pub async fn drain_of(on: impl On, id: Option<HostId>) -> Result<Option<Drain>, DbError> {
     match id {

@@ -163,6 +163,7 @@ impl Standing {
             says: now.is_some(),
             regions: &row.regions,
             labels: &row.labels,
+            stores: &row.stores,
             vcpu: now.and_then(|now| now.vcpu),
             memory_mb: now.map_or(0, |now| now.memory_mb),
             most_sandboxes: now.and_then(|now| now.most_sandboxes),
@@ -201,6 +202,7 @@ mod tests {
         needs: AtHand::Nothing,
         tied: None,
         on: None,
+        store: None,
     };
 
     async fn host(tx: &mut Tx, name: &str, state: &str) -> HostId {

@@ -174,6 +174,7 @@ mod tests {
             certificate_until: None,
             version: None,
             trouble: None,
+            stores: BTreeMap::new(),
         }
     }
 

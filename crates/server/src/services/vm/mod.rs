@@ -75,6 +75,7 @@ impl Vms {
             clock,
             fleet,
             catalog: config.catalog.clone(),
+            stores: config.disk_stores.clone(),
             config: config.vm.clone(),
             disk_gb_hour: config.prices.disk_gb_hour,
             overcommit: config.overcommit(),

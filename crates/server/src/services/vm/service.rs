@@ -10,7 +10,7 @@ use berth_domain::ids::HostId;
 use berth_host::EngineError;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
-use berth_host::vm::Engine;
+use berth_host::vm::{Engine, Store};
 
 use tokio::sync::Semaphore;
 
@@ -20,7 +20,7 @@ use super::slots::Slots;
 use super::travels::Travels;
 use super::ways::Ways;
 use super::{metrics, views};
-use crate::config::{Amount, Answered, Catalog};
+use crate::config::{Amount, Answered, Catalog, DiskStores};
 use crate::db::Db;
 use crate::services::fleet::Fleet;
 use crate::services::placement::Estimates;
@@ -37,6 +37,7 @@ pub(super) struct Inner {
     pub clock: Clock,
     pub fleet: Fleet,
     pub catalog: Catalog,
+    pub stores: DiskStores,
     pub config: crate::config::Vm,
     pub disk_gb_hour: Amount,
     pub overcommit: Overcommit,
@@ -128,6 +129,24 @@ impl Vms {
 
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.inner.catalog
+    }
+
+    /// The name of the store that new disks of a region lie in; none where they lie on hosts.
+    pub(in crate::services::vm) fn store_in(&self, region: &str) -> Option<&str> {
+        self.inner.stores.of_region(region).map(|store| store.name.as_str())
+    }
+
+    /// The store of this name.
+    ///
+    /// # Errors
+    /// The configuration has none any more; another start of the service may.
+    pub(in crate::services::vm) fn store(&self, name: &str) -> Result<&Store, EngineError> {
+        let gone = || {
+            EngineError::Transient(format!(
+                "the configuration has no disk store {name} any more; an operator adds it again"
+            ))
+        };
+        self.inner.stores.named(name).ok_or_else(gone)
     }
 
     /// What an hour of a GiB of a disk costs.

@@ -233,5 +233,6 @@ fn promised(name: String, token: &JoinToken, now: Timestamp) -> HostRow {
         certificate_until: None,
         version: None,
         trouble: None,
+        stores: BTreeMap::new(),
     }
 }

@@ -2,28 +2,38 @@
 
 use std::time::Duration;
 
+use berth_domain::host::placement::Stores;
 use tokio_util::sync::CancellationToken;
 
+use super::stores::Reaching;
 use crate::db::DbError;
+use crate::services::fleet::Fleet;
 use crate::services::host::{Hosts, store};
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// Runs until told to stop.
-pub async fn keep_fresh(hosts: Hosts, stop: CancellationToken) {
-    while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-        if let Err(error) = refresh(&hosts).await {
+pub async fn keep_fresh(hosts: Hosts, fleet: Fleet, stop: CancellationToken) {
+    let mut reaching = Reaching::new(hosts.own.stores.clone());
+    // Which stores it reaches nobody has asked yet.
+    let mut pause = if hosts.own.stores.is_empty() { LOOK } else { Duration::ZERO };
+    while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
+        let known = reaching.look(|| fleet.here().vm.clone(), hosts.clock.now()).await;
+        if let Err(error) = refresh(&hosts, known).await {
             tracing::warn!(%error, "the row of this host cannot be kept fresh; trying again");
         }
+        pause = LOOK;
     }
 }
 
-async fn refresh(hosts: &Hosts) -> Result<(), DbError> {
+/// Writes how it is, and which stores it reaches if that is known anew.
+async fn refresh(hosts: &Hosts, stores: Option<Stores>) -> Result<(), DbError> {
     let gpus = hosts.gpus().await;
     let mut tx = hosts.db.begin().await?;
     let known = store::host::find(&mut tx, hosts.own.id).await?;
-    let row = hosts.row(known.as_ref(), gpus);
+    let mut row = hosts.row(known.as_ref(), gpus);
+    row.stores = stores.unwrap_or(row.stores);
     store::host::put(&mut tx, known.as_ref(), &row).await?;
     tx.commit().await
 }
@@ -73,6 +83,7 @@ mod tests {
             replica: false,
             regions: Vec::new(),
             overcommit,
+            stores: [].into(),
             lost: Lost::new(Path::new("/nowhere"), 1),
         };
         Hosts::start(db.clone(), Clock::default(), own, Box::new(Asked)).await.unwrap()
@@ -87,7 +98,7 @@ mod tests {
         start(&db, next).await;
         let state = async || store::host::find(&db, own).await.unwrap().map(|host| host.state);
         assert_eq!(state().await, Some(State::Lost));
-        refresh(&hosts).await.unwrap();
+        refresh(&hosts, None).await.unwrap();
         assert_eq!(state().await, Some(State::Lost), "its service goes on for a while");
         start(&db, own).await;
         assert_eq!(state().await, Some(State::Ready));
@@ -108,7 +119,7 @@ mod tests {
             let host = store::host::find(&db, own).await.unwrap().unwrap();
             (host.name().to_owned(), host.state())
         };
-        refresh(&hosts).await.unwrap();
+        refresh(&hosts, None).await.unwrap();
         assert_eq!(seen().await, ("north 1".into(), State::Cordoned));
         start(&db, next).await;
         assert_eq!(seen().await, ("north 1".into(), State::Lost));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::join::{LOST_SECONDS, Presence, is_lost, is_renewed};
+use berth_domain::host::placement::Stores;
 use berth_domain::host::{Capacity, State, ask};
 use berth_domain::ids::HostId;
 use berth_domain::replica::AHEAD;
@@ -16,6 +17,7 @@ use berth_host::wire::{Gone, Remote};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::stores::Reaching;
 use crate::db::{DbError, keeper};
 use crate::services::fleet::Engines;
 use crate::services::host::store::host::HostRow;
@@ -146,7 +148,8 @@ async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
     let at = (address.clone(), name);
     let line = Arc::new(Line::new(at, authority, clock, enrolment.patience, Box::new(move || term.now())));
     let seen = enrolment.hosts.clock.now();
-    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, seen, is_outdone: false };
+    let reaching = Reaching::new(enrolment.hosts.own.stores.clone());
+    let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, reaching, seen, is_outdone: false };
     while !stop.is_cancelled() {
         let Some(found) = stop.run_until_cancelled(asked.look(&stop)).await else { break };
         asked.outdo().await;
@@ -160,7 +163,7 @@ async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
             () = async {
                 line.ended().await;
                 tokio::time::sleep(AT_LEAST).await;
-            } => {}
+            } => asked.reaching.again(),
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -173,6 +176,7 @@ struct Asked {
     name: HostName,
     line: Arc<Line>,
     remote: Option<Remote>,
+    reaching: Reaching,
     /// When it was there last, or since when this service asks it: what a row says of that may be another one's clock.
     seen: Timestamp,
     /// Whether a term was begun because of what it said.
@@ -183,6 +187,8 @@ struct Asked {
 struct Found {
     presence: Presence,
     gpus: Option<Vec<Gpu>>,
+    /// Which stores it reaches, if that is known anew.
+    stores: Option<Stores>,
     /// When its new certificate ends, if it was given one.
     renewed: Option<Timestamp>,
 }
@@ -199,7 +205,9 @@ impl Asked {
         remote.describe().await.map_err(|error| error.to_string())?;
         let gpus = remote.ask(ask::host::Gpus {}).await;
         let gpus = gpus.inspect_err(|error| tracing::debug!(%error, "a host does not say which GPUs it has")).ok();
-        Ok(Found { presence, gpus, renewed: self.renew().await })
+        let now = self.enrolment.hosts.clock.now();
+        let stores = self.reaching.look(|| Arc::new(remote.clone()), now).await;
+        Ok(Found { presence, gpus, stores, renewed: self.renew().await })
     }
 
     /// Where the host was asked in a later term than this service's: has its term be a later one, if it still has the
@@ -270,6 +278,7 @@ impl Asked {
                 fresh(known.clone(), found, now)
             }
             Err(why) => {
+                self.reaching.again();
                 let state = if is_lost(self.seen, now) { State::Lost } else { known.state };
                 HostRow { state, trouble: Some(format!("{address}: {why}")), ..known.clone() }
             }
@@ -295,6 +304,7 @@ fn fresh(known: HostRow, found: Found, now: Timestamp) -> HostRow {
             gpus
         }),
         overcommit,
+        stores: found.stores.unwrap_or(known.stores),
         boot: Some(boot),
         version: Some(version),
         certificate_until: found.renewed.or(known.certificate_until),

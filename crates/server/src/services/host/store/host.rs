@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
-use berth_domain::host::placement::Overcommit;
+use berth_domain::host::placement::{Overcommit, Stores};
 use berth_domain::host::{Capacity, Drain, Service, State};
 use berth_domain::ids::HostId;
 
@@ -66,6 +66,8 @@ pub struct HostRow {
     pub version: Option<String>,
     /// Why it cannot be asked, or what keeps it from running machines, as a sentence for administrators.
     pub trouble: Option<String>,
+    /// Which stores of disks it reaches, and why it does not reach the others.
+    pub stores: Stores,
 }
 
 impl FromRow for HostRow {
@@ -94,6 +96,7 @@ impl FromRow for HostRow {
             certificate_until: row.opt_time("certificate_until")?,
             version: row.opt_text("version")?,
             trouble: row.opt_text("trouble")?,
+            stores: row.json("stores")?,
         })
     }
 }
@@ -129,6 +132,7 @@ fn columns(host: &HostRow) -> Columns {
         "state": host.state.as_str(), "cordoned": host.cordoned, "drain": host.drain.map(Drain::as_str), "last_seen": host.last_seen, "created_at": host.created_at,
         "joined": host.joined, "service": host.service.map(Service::as_str), "enrolment": host.enrolment, "token_hash": host.token_hash.clone(), "token_until": host.token_until,
         "certificate_until": host.certificate_until, "version": host.version.clone(), "trouble": host.trouble.clone(),
+        "stores": json::text(&host.stores),
     }
 }
 
@@ -188,7 +192,7 @@ pub async fn joined(on: impl On) -> Result<Vec<HostRow>, DbError> {
 pub struct Things {
     /// Machines.
     pub machines: i64,
-    /// Disks, and snapshots of disks.
+    /// Disks that lie there, and snapshots of disks.
     pub disks: i64,
     /// Images of projects.
     pub images: i64,
@@ -242,7 +246,7 @@ pub async fn things_of(db: &Db, hosts: &[HostRow]) -> Result<Vec<Things>, DbErro
 pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
     let counted = sql(concat!(
         "SELECT (SELECT COUNT(*) FROM machines WHERE host_id = $1 AND deleted_at IS NULL) AS machines, \
-         (SELECT COUNT(*) FROM disks WHERE host_id = $1 AND deleted_at IS NULL) \
+         (SELECT COUNT(*) FROM disks WHERE host_id = $1 AND store IS NULL AND deleted_at IS NULL) \
          + (SELECT COUNT(*) FROM disk_snapshots WHERE host_id = $1 AND deleted_at IS NULL) AS disks, \
          (SELECT COUNT(*) FROM project_images WHERE host_id = $1 AND deleted_at IS NULL) AS images, \
          (SELECT COUNT(*) FROM sandbox_layers l WHERE host_id = $1 AND ",
@@ -251,7 +255,7 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
         no_platforms!("k.id", "memory_id", "next_memory_id"),
         ") AS layers, \
          (SELECT COUNT(*) FROM disks d JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' \
-         WHERE d.host_id = $1 AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving, \
+         WHERE d.host_id = $1 AND d.store IS NULL AND d.deleted_at IS NULL AND m.host_id <> $1 AND m.deleted_at IS NULL) AS leaving, \
          (SELECT CAST(COALESCE(SUM(vcpu), 0) AS BIGINT) FROM machines WHERE host_id = $1 AND reserved = 1) AS vcpu, \
          (SELECT CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) FROM machines WHERE host_id = $1 AND reserved = 1) AS memory_mb"
     ));
@@ -328,6 +332,10 @@ mod tests {
             certificate_until: None,
             version: Some("1".into()),
             trouble: None,
+            stores: Stores::from([
+                ("pool".to_owned(), None),
+                ("away".to_owned(), Some("no monitor answers".to_owned())),
+            ]),
         }
     }
 

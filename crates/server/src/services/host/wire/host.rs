@@ -33,6 +33,8 @@ pub struct HostView {
     memory_overcommit: BTreeMap<String, f64>,
     /// Its GPUs, and why some cannot be handed out.
     gpus: Vec<GpuView>,
+    /// Stores of disks that it was asked about, and whether it reaches them.
+    stores: Vec<StoreView>,
     /// Free pairs.
     labels: BTreeMap<String, String>,
     /// What becomes of its machines.
@@ -63,6 +65,19 @@ pub struct HostView {
     /// When it was first there, or was added.
     #[schema(value_type = String, format = DateTime)]
     created_at: Timestamp,
+}
+
+/// A store of disks, as a host reaches it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = HostStoreResponse)]
+pub struct StoreView {
+    /// Its name.
+    name: String,
+    /// Whether the host reaches it, so that disks of it can be had there.
+    reached: bool,
+    /// Why it does not.
+    #[schema(required = true)]
+    trouble: Option<String>,
 }
 
 /// What a host has that is not deleted.
@@ -224,6 +239,7 @@ impl HostView {
         let view = |gpu: &Gpu| GpuView::of(gpu, of_host());
         Self {
             gpus: row.gpus.iter().map(view).collect(),
+            stores: row.stores.iter().map(StoreView::of).collect(),
             id: row.id.to_string(),
             name: row.name().to_owned(),
             state: row.state().as_str(),
@@ -250,6 +266,12 @@ impl HostView {
             last_seen_at: row.last_seen,
             created_at: row.created_at,
         }
+    }
+}
+
+impl StoreView {
+    fn of((name, trouble): (&String, &Option<String>)) -> Self {
+        Self { name: name.clone(), reached: trouble.is_none(), trouble: trouble.clone() }
     }
 }
 

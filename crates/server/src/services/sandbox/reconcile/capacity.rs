@@ -144,6 +144,7 @@ pub(super) async fn place(
         needs: if is_tied && asked.ground.is_none() { AtHand::Nothing } else { AtHand::Image },
         tied: asked.tied,
         on: asked.on,
+        store: None,
     };
     let with_gpus = wish.gpus.is_some();
     let standings = Standings::of(&mut *tx, own, offers.keys().copied(), with_gpus).await?;

@@ -3,6 +3,7 @@
 use berth_domain::ids::{BackupId, BackupScheduleId};
 use berth_domain::vm::backup::{CreateBackup, RestoreBackup, Target, on_create, on_restore};
 use berth_domain::vm::brought_disk::Origin;
+use berth_domain::vm::shared_disk::Refused;
 use berth_domain::vm::{BackupStatus, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
@@ -65,6 +66,7 @@ pub async fn create(
     let disks = disks(&mut tx, scope.into(), request.of).await?;
     for disk in &disks {
         on_create(disk.status, request.of.field(), disk.id)?;
+        Refused::Backup.check(disk.store.as_deref())?;
     }
     depot(vms)?;
     quota::admit(&mut tx, scope, held(&disks), now).await?;
@@ -209,6 +211,7 @@ pub async fn restore(
     }
     let backup = store::backup::find(&mut tx, scope.into(), id).await?.ok_or_else(not_found)?;
     on_restore(backup.status, id)?;
+    Refused::Restore.check(vms.store_in(&backup.region_id))?;
     if backup.store.as_deref() != Some(depot(vms)?.name()) {
         let message = "The backup lies in another store than the one that the platform has now. Ask its operator.";
         return Err(Error::new(Code::NotSupported, message));

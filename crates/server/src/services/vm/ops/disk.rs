@@ -3,6 +3,7 @@
 use berth_domain::ids::DiskId;
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DATA_DISKS, ResizeDisk};
+use berth_domain::vm::shared_disk::{Refused, on_attach};
 use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
 use berth_domain::{Code, Error, Result};
 
@@ -32,6 +33,10 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     check(&mut tx, scope.into(), wanted, &request.region_id, "").await?;
+    disk.store = vms.store_in(&request.region_id).map(str::to_owned);
+    if wanted.snapshot_id.is_some() {
+        Refused::FromSnapshot.check(disk.store.as_deref())?;
+    }
     (disk.snapshot, disk.work_at) = (wanted.snapshot_id, Some(now));
     quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;
@@ -72,10 +77,14 @@ pub async fn resize(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId, reques
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::disk::find_in(&mut tx, scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
     disk::on_resize(before.status, before.extent.wanted_gb, request.size_gb)?;
-    if let Some(holder) = before.vm
-        && let Some(vm) = store::vm::load(&mut tx, holder).await?
-        && matches!(vm.status, Status::Suspending | Status::Suspended)
-    {
+    let holder = match before.vm {
+        Some(holder) => store::vm::load(&mut tx, holder).await?,
+        None => None,
+    };
+    if holder.as_ref().is_some_and(|vm| !matches!(vm.status, Status::Stopped | Status::Failed)) {
+        Refused::Grow.check(before.store.as_deref())?;
+    }
+    if holder.is_some_and(|vm| matches!(vm.status, Status::Suspending | Status::Suspended)) {
         return Err(Error::new(
             Code::InvalidStatus,
             "The VM of the disk is suspended, and its memory knows the disks as they are. Resume or stop it, then try again.",
@@ -113,6 +122,7 @@ pub async fn attach(vms: &Vms, scope: &Scope, id: DiskId, request: AttachDisk) -
     not_copied(&mut tx, &before).await?;
     let moving = moving(&vm, Move::In)?.map(|way| (way, now));
     let held = store::disk::of_vm(&mut tx, vm.id).await?;
+    on_attach(before.store.as_deref(), held.first().and_then(|disk| disk.store.as_deref()))?;
     if held.len() > MAX_DATA_DISKS {
         return Err(Error::new(Code::Conflict, format!("A VM has at most {MAX_DATA_DISKS} data disks.")));
     }

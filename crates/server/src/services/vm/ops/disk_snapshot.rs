@@ -3,6 +3,7 @@
 use berth_domain::ids::DiskSnapshotId;
 use berth_domain::vm::disk_snapshot::{CreateDiskSnapshot, Wanted, on_create, on_use};
 use berth_domain::vm::request::NewDisk;
+use berth_domain::vm::shared_disk::Refused;
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
@@ -62,6 +63,7 @@ async fn disk(tx: &mut Tx, scope: &Scope, request: &CreateDiskSnapshot) -> Resul
         return Err(Error::field(field, format!("{id} is a {} disk", disk.kind)));
     }
     on_create(disk.status, field, id)?;
+    Refused::Snapshot.check(disk.store.as_deref())?;
     Ok(disk)
 }
 

@@ -2,6 +2,7 @@
 
 use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, ImageId};
 use berth_domain::vm::export::{not_ready, of_disk};
+use berth_domain::vm::shared_disk::Refused;
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, ProjectImageStatus};
 use berth_domain::{Code, Error, Result};
 use berth_host::EngineError;
@@ -29,6 +30,7 @@ pub struct Subject {
 /// A disk of a kind.
 pub async fn disk(vms: &Vms, scope: &Scope, kind: DiskKind, id: DiskId) -> Result<Subject> {
     let disk = store::disk::find(vms.db(), scope.into(), kind, id).await?.ok_or_else(volume_not_found)?;
+    Refused::Export.check(disk.store.as_deref())?;
     let holder = match disk.vm {
         Some(vm) => store::vm::find(vms.db(), scope.into(), vm).await?,
         None => None,

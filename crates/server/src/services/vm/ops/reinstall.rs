@@ -12,7 +12,7 @@ use berth_domain::vm::{DiskKind, DiskStatus};
 use berth_domain::{Code, Error, Result};
 
 use super::disk_snapshot::not_copied;
-use super::vm::{image, record, try_disks_again, whole_gib};
+use super::vm::{image, record, refuse_in_store, try_disks_again, whole_gib};
 use super::vm_not_found;
 use super::with_disks::VmWithDisks;
 use crate::http::auth::Scope;
@@ -27,6 +27,7 @@ pub async fn reinstall(vms: &Vms, scope: &Scope, id: VmId, request: ReinstallVm)
     let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
     let image = image(&mut tx, scope.into(), &request.image_id, &before.region_id).await?;
     let mut disks = store::disk::of_vm(&mut tx, id).await?;
+    refuse_in_store(&disks, verb)?;
     let root = disks.iter_mut().find(|disk| disk.kind == DiskKind::Root);
     let root = root.ok_or_else(|| Error::internal("a VM without a root disk"))?;
     if root.extent.wanted_gb.saturating_mul(1 << 30) < image.virtual_size {

@@ -9,7 +9,7 @@ use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{ImageStatus, Status};
 use berth_domain::{Code, Error, Result};
 
-use super::vm::{record, try_disks_again};
+use super::vm::{record, refuse_in_store, try_disks_again};
 use super::vm_not_found;
 use super::with_disks::VmWithDisks;
 use crate::http::auth::Scope;
@@ -26,6 +26,7 @@ pub async fn rescue(vms: &Vms, scope: &Scope, id: VmId) -> Result<VmWithDisks> {
     let mut tx = vms.db().begin_as(scope).await?;
     let before = store::vm::find_in(&mut tx, scope.into(), id).await?.ok_or_else(vm_not_found)?;
     let mut disks = store::disk::of_vm(&mut tx, id).await?;
+    refuse_in_store(&disks, verb)?;
     let is_up = matches!(before.status, Status::Running | Status::Starting | Status::Restarting);
     if before.rescue_user.is_some() && is_up {
         return Ok(VmWithDisks { vm: before, disks });

@@ -6,6 +6,7 @@ mod record;
 use berth_domain::ids::{OrgId, VmId};
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::request::{ReplaceKeys, UpdateVm};
+use berth_domain::vm::shared_disk::Refused;
 use berth_domain::vm::state::{Verb, on_verb};
 use berth_domain::vm::{DiskStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
@@ -35,6 +36,7 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     let Some(next) = on_verb(verb, vm.status)? else {
         return Ok(VmWithDisks { vm, disks });
     };
+    refuse_in_store(&disks, verb)?;
     if verb == Verb::Suspend && vm.disk_places == 0 {
         let message = "The VM was started by an older version, whose machines are not suspended. Restart it first.";
         return Err(Error::new(Code::NotSupported, message));
@@ -66,6 +68,12 @@ pub async fn verb(vms: &Vms, scope: &Scope, id: VmId, verb: Verb) -> Result<VmWi
     record(&mut tx, Some(&scope.caller), (&before, &vm), verb.as_str(), now).await?;
     tx.commit().await?;
     Ok(VmWithDisks { vm, disks })
+}
+
+/// Refuses what a VM cannot do whose disks lie in a store.
+pub(super) fn refuse_in_store(disks: &[DiskRow], verb: Verb) -> Result<()> {
+    let store = disks.iter().find_map(|disk| disk.store.as_deref());
+    Refused::of(verb).map_or(Ok(()), |refused| refused.check(store))
 }
 
 /// A start is another attempt for disks that could not be made.

@@ -70,6 +70,11 @@ fn stays_on(vm: &VmRow, disks: &[DiskRow]) -> Option<HostId> {
     vm.machine.host.filter(|_| goes_from(vm, disks).is_none())
 }
 
+/// The store that a VM's disks lie in; none where they lie on its host.
+pub(super) fn store(disks: &[DiskRow]) -> Option<&str> {
+    disks.iter().find_map(|disk| disk.store.as_deref())
+}
+
 /// The hosts that are asked what they have for a VM, in turns: only the one that it stays on; all at once for one that leaves
 /// its host.
 pub(super) async fn turns(vms: &Vms, vm: &VmRow, disks: &[DiskRow]) -> Result<Vec<Vec<HostId>>, DbError> {
@@ -162,7 +167,7 @@ pub(super) async fn place(
         Ok(begins) => begins,
         Err(apart) => return Ok(Err(Refusal::everywhere(apart.into()))),
     };
-    let unmade = disks.iter().filter(|disk| disk.status == DiskStatus::Pending).map(|disk| disk.extent.wanted_gb);
+    let unmade = disks.iter().filter(|disk| is_unmade(disk)).map(|disk| disk.extent.wanted_gb);
     // The disks of one that goes from host to host follow it.
     let follow: Vec<_> = disks.iter().filter(|disk| goes_from.is_some() && follows(disk)).collect();
     let wanted = unmade.chain(follow.iter().map(|disk| disk.extent.placed_gb)).sum::<i64>();
@@ -179,6 +184,7 @@ pub(super) async fn place(
         needs: begins.needs,
         tied: begins.tied,
         on: stays_on,
+        store: store(&disks),
     };
     // What is there by now, or has its place there, is counted already.
     let counted = |host: HostId| {
@@ -213,9 +219,14 @@ pub(super) async fn place(
     }
 }
 
-/// Whether a disk goes where its VM goes: it is there, or is made anew where that is.
+/// Whether a disk takes room of its VM's host once it is made: what lies in a store takes nothing of one.
+fn is_unmade(disk: &DiskRow) -> bool {
+    disk.status == DiskStatus::Pending && disk.store.is_none()
+}
+
+/// Whether a disk goes where its VM goes: it is there, or is made anew where that is. One in a store is everywhere already.
 const fn follows(disk: &DiskRow) -> bool {
-    matches!(disk.status, DiskStatus::Ready | DiskStatus::Provisioning)
+    matches!(disk.status, DiskStatus::Ready | DiskStatus::Provisioning) && disk.store.is_none()
 }
 
 /// What keeps a VM's disks from being sent, as a sentence: a copy of each is made on the host that they leave, and passes
@@ -249,8 +260,8 @@ async fn begins(
     }
     let (mut hosts, mut needs) = (BTreeSet::new(), AtHand::Nothing);
     for disk in disks {
-        if disk.kind == DiskKind::Data && disk.status == DiskStatus::Ready {
-            // It is brought to wherever the VM goes.
+        if disk.status == DiskStatus::Ready && (disk.kind == DiskKind::Data || disk.store.is_some()) {
+            // It is brought to wherever the VM goes, or is there already.
             continue;
         }
         // The root disk of a VM that goes from host to host is brought, too, and boots with its image there.

@@ -12,7 +12,7 @@ use berth_host::vm::{Aim, DiskSource, DiskSpec, Engine};
 use super::capacity::shortage_of_disk;
 use super::disk_snapshot::copy;
 use super::disk_travel::{self, Goal};
-use super::{StepError, fault};
+use super::{StepError, fault, shared_disk};
 use crate::db::{Signal, Tx};
 use crate::services::vm::store::disk::DiskRow;
 use crate::services::vm::{Vms, store, told};
@@ -72,7 +72,8 @@ impl Life for DiskLife {
     async fn plan(&self, Seen { disk, is_brought, snapshot, to }: &Seen) -> Result<Next<DiskStep>, StepError> {
         if let Some(goal) = to {
             // It is copied as it is before it goes.
-            let waits = snapshot.is_some() || !self.vms.ways().is_free(goal.is_awaited);
+            let is_carried = disk.store.is_none();
+            let waits = is_carried && (snapshot.is_some() || !self.vms.ways().is_free(goal.is_awaited));
             let later = self.vms.clock().now().plus_seconds(WAITS);
             return Ok(if waits { Next::Rest(Some(later)) } else { Next::Take(DiskStep::Travel) });
         }
@@ -144,7 +145,10 @@ impl DiskLife {
     }
 
     async fn remove(&self, disk: &DiskRow) -> Result<(), StepError> {
-        self.vms.engine_of(disk.host)?.remove_disk(disk.id).await?;
+        match &disk.store {
+            Some(store) => shared_disk::remove(&self.vms, disk, store).await?,
+            None => self.vms.engine_of(disk.host)?.remove_disk(disk.id).await?,
+        }
         fault("disk", "remove", "done").await?;
         record(&self.vms, disk.id, |disk, now| {
             disk.status = DiskStatus::Deleted;
@@ -172,7 +176,10 @@ pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
         Some(snapshot) => store::disk_snapshot::load(vms.db(), snapshot).await?,
         None => None,
     };
-    let host = snapshot.and_then(|snapshot| snapshot.host).unwrap_or_else(|| vms.host());
+    let host = match &disk.store {
+        Some(store) => shared_disk::actor(vms, disk, store).await?.0,
+        None => snapshot.and_then(|snapshot| snapshot.host).unwrap_or_else(|| vms.host()),
+    };
     let capacity = vms.engine_of(Some(host))?.capacity().await?;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
@@ -180,7 +187,10 @@ pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
     let Some(before) = found.filter(|disk| disk.status == DiskStatus::Pending) else {
         return Ok(());
     };
-    let missing = shortage_of_disk(&mut tx, host, before.extent.wanted_gb, capacity).await?;
+    let missing = match before.store {
+        Some(_) => None,
+        None => shortage_of_disk(&mut tx, host, before.extent.wanted_gb, capacity).await?,
+    };
     let mut disk = before.clone();
     (disk.status, disk.host) = (DiskStatus::Provisioning, Some(host));
     if let Some(missing) = missing {
@@ -213,10 +223,11 @@ pub(super) async fn place_all(tx: &mut Tx, vm: VmId, host: HostId, now: Timestam
 /// recorded on the disk, not returned.
 pub(super) async fn make(vms: &Vms, disk: &DiskRow, of: Option<Aim>) -> Result<(), StepError> {
     let spec = DiskSpec { id: disk.id, source: source(disk)?, size_gb: disk.extent.wanted_gb };
-    let made = match (disk.anew, of) {
-        (true, Some(aim)) => vms.engine_of(disk.host)?.remake_disk(aim, &spec).await,
-        (true, None) => return Ok(()),
-        (false, _) => vms.engine_of(disk.host)?.make_disk(&spec).await,
+    let made = match (&disk.store, disk.anew, of) {
+        (Some(store), ..) => shared_disk::make(vms, disk, &spec, store).await,
+        (None, true, Some(aim)) => vms.engine_of(disk.host)?.remake_disk(aim, &spec).await,
+        (None, true, None) => return Ok(()),
+        (None, false, _) => vms.engine_of(disk.host)?.make_disk(&spec).await,
     };
     fault("disk", "make", "done").await?;
     match made {
@@ -228,9 +239,13 @@ pub(super) async fn make(vms: &Vms, disk: &DiskRow, of: Option<Aim>) -> Result<(
 /// Has a disk grow to the size that is wanted of it, and records it. What the host has no place for, and what the disk
 /// cannot become, is not wanted any more then, and the disk says why.
 pub(super) async fn grow(vms: &Vms, id: DiskId, of: Option<Aim>) -> Result<(), StepError> {
-    let Some((host, size_gb)) = place_growth(vms, id).await? else { return Ok(()) };
+    let Some(placed) = place_growth(vms, id).await? else { return Ok(()) };
     fault("disk", "grow", "placed").await?;
-    let grown = vms.engine_of(host)?.grow_disk(id, size_gb, of).await;
+    let size_gb = placed.extent.placed_gb;
+    let grown = match &placed.store {
+        Some(store) => shared_disk::grow(vms, &placed, size_gb, store).await,
+        None => vms.engine_of(placed.host)?.grow_disk(id, size_gb, of).await,
+    };
     fault("disk", "grow", "done").await?;
     let reason = match grown {
         Err(error) if !error.is_final() => return Err(error.into()),
@@ -245,7 +260,11 @@ pub(super) async fn grow(vms: &Vms, id: DiskId, of: Option<Aim>) -> Result<(), S
 
 /// Hands a disk to its VM's machine, where that runs, and records it. One that it cannot have is released, and says why.
 pub(super) async fn attach(vms: &Vms, id: DiskId, of: Aim) -> Result<(), StepError> {
-    let attached = engine_of(vms, id).await?.attach_disk(of, id).await;
+    let Some(disk) = store::disk::load(vms.db(), id).await? else { return Ok(()) };
+    let attached = match &disk.store {
+        Some(store) => shared_disk::attach(vms, &disk, of, store).await,
+        None => vms.engine_of(disk.host)?.attach_disk(of, id).await,
+    };
     fault("vm", "attach_disk", "done").await?;
     let reason = match attached {
         Err(error) if !error.is_final() => return Err(error.into()),
@@ -298,10 +317,14 @@ async fn moved(
     .await
 }
 
-/// Takes the place on the host that a disk needs to grow, and tells how large it may become; none where it does not grow,
-/// or not by so much.
-async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<(Option<HostId>, i64)>, StepError> {
-    let asked = engine_of(vms, id).await?.capacity().await;
+/// Takes the place on the host that a disk needs to grow, and returns the disk with it; none where it does not grow, or not by
+/// so much. What lies in a store has its place there.
+async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<DiskRow>, StepError> {
+    let Some(seen) = store::disk::load(vms.db(), id).await?.filter(DiskRow::grows) else { return Ok(None) };
+    let asked = match seen.store {
+        Some(_) => None,
+        None => Some(vms.engine_of(seen.host)?.capacity().await),
+    };
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
     let found = store::disk::load(&mut tx, id).await?;
@@ -309,16 +332,16 @@ async fn place_growth(vms: &Vms, id: DiskId) -> Result<Option<(Option<HostId>, i
     let host = before.host.unwrap_or_else(|| vms.host());
     let missing = match asked {
         // A host that will not come back makes nothing larger.
-        Err(error) if error.is_final() => Some(error.to_string()),
-        asked => shortage_of_disk(&mut tx, host, before.extent.unplaced_gb(), asked?).await?,
+        Some(Err(error)) if error.is_final() => Some(error.to_string()),
+        Some(asked) => shortage_of_disk(&mut tx, host, before.extent.unplaced_gb(), asked?).await?,
+        None => None,
     };
     let mut disk = before.clone();
     let Some(missing) = missing else {
         disk.extent = disk.extent.placed();
-        let size_gb = disk.extent.placed_gb;
-        write(&mut tx, &before, disk, now).await?;
+        let disk = write(&mut tx, &before, disk, now).await?;
         tx.commit().await?;
-        return Ok(Some((before.host, size_gb)));
+        return Ok(Some(disk));
     };
     disk.extent = disk.extent.refused();
     rested(&mut disk, Some(EngineError::NoCapacity(missing).to_string()), now);

@@ -3,7 +3,7 @@
 //! A disk that lies on one host and belongs to a VM that is put onto another is copied there while nobody has it: its machine
 //! waits for it. The row names the host that counts; it changes in one transaction once the copy is whole, unless the disk's
 //! owner changed anything of it since the copy began. Whichever copy does not count is removed then, or, where that fails,
-//! found by the next search of that host.
+//! found by the next search of that host. A disk that lies in a store has no copies: its row changes, and that is all.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -70,6 +70,9 @@ pub(super) async fn wake(tx: &mut Tx, vm: &VmRow) -> Result<(), StepError> {
 
 /// Brings a disk to a host. Where it cannot be, whatever is tried, it says so, and its VM does not wait for ever.
 pub(super) async fn travel(vms: &Vms, disk: &DiskRow, goal: Goal) -> Result<(), StepError> {
+    if disk.store.is_some() {
+        return hand_over(vms, disk, goal.host).await;
+    }
     // Somebody else may have taken the last one: then it waits.
     let Some(_way) = vms.ways().enter(goal.is_awaited) else { return Ok(()) };
     let travelled = go(vms, disk, goal.host).await;
@@ -79,6 +82,14 @@ pub(super) async fn travel(vms: &Vms, disk: &DiskRow, goal: Goal) -> Result<(), 
         stick(vms, disk, error).await?;
     }
     travelled
+}
+
+/// Has another host act on a disk from now on that lies in a store. Nothing of it is anywhere else, so that nothing is carried, and
+/// nothing goes.
+async fn hand_over(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), StepError> {
+    let has_moved = settle(vms, disk, to).await?;
+    fault("disk", "travel", "settled").await?;
+    if has_moved { Ok(()) } else { Err(changed()) }
 }
 
 async fn go(vms: &Vms, disk: &DiskRow, to: HostId) -> Result<(), StepError> {

@@ -14,6 +14,7 @@ pub mod image;
 pub mod image_travel;
 pub mod project_image;
 mod reach;
+mod shared_disk;
 mod transfer;
 pub mod vm;
 mod wanted;

@@ -20,7 +20,7 @@ use berth_domain::vm::request::MAX_DATA_DISKS;
 use berth_domain::vm::{DiskKind, Status};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{DataDisk, Engine, GuestKeys, MachineSpec, Open};
+use berth_host::vm::{DataDisk, Engine, GuestKeys, MachineSpec, Open, Store};
 
 use tokio_util::sync::CancellationToken;
 
@@ -295,8 +295,11 @@ impl VmLife {
 
     /// The same of a VM that does not wait for its host: where that cannot, only what another machine might be given keeps it.
     async fn let_go_if_it_can(&self, seen: &Seen) -> Result<(), StepError> {
+        // A device, or a disk that another host has as well, must not be had twice.
+        let is_kept =
+            !seen.gpus.is_empty() || seen.vm.rescue_user.is_some() || super::capacity::store(&seen.disks).is_some();
         match self.let_go(seen).await {
-            Err(StepError::Engine(error)) if seen.gpus.is_empty() && seen.vm.rescue_user.is_none() => {
+            Err(StepError::Engine(error)) if !is_kept => {
                 tracing::warn!(vm = %seen.vm.id, %error, "the host does not let go of a machine that its VM has no more");
                 Ok(())
             }
@@ -389,8 +392,13 @@ impl VmLife {
             goes_on: vm.has_memory,
             gpus: seen.gpus.clone(),
             rescue: vm.rescue_user.as_ref().map(|_| RESCUE.to_owned()),
-            store: None,
+            store: self.store_of(disks)?,
         })
+    }
+
+    /// The store that the disks of a machine lie in, as its host is told.
+    fn store_of(&self, disks: &[DiskRow]) -> Result<Option<Store>, EngineError> {
+        super::capacity::store(disks).map(|name| self.vms.store(name).cloned()).transpose()
     }
 
     async fn suspend(&self, seen: &Seen) -> Result<(), StepError> {

@@ -39,7 +39,9 @@ pub struct DiskRow {
     pub extent: Extent,
     /// Region.
     pub region_id: String,
-    /// The host that it has its place on, once it has one.
+    /// The store of several hosts that it lies in, for ever; none of one that lies on its host.
+    pub store: Option<String>,
+    /// The host that it has its place on, once it has one. Of one in a store, the host that acts on it.
     pub host: Option<HostId>,
     /// The host that it has a place on, too, since it is brought there.
     pub to: Option<HostId>,
@@ -95,6 +97,7 @@ impl FromRow for DiskRow {
                 made_gb: row.opt_int("made_gb")?.unwrap_or(wanted_gb),
             },
             region_id: row.text("region_id")?,
+            store: row.opt_text("store")?,
             host: row.opt_parsed("host_id")?,
             to: row.opt_parsed("to_host_id")?,
             stuck_since: row.opt_time("stuck_since")?,
@@ -127,7 +130,7 @@ fn columns(disk: &DiskRow) -> Columns {
         "id": disk.id, "org_id": disk.org, "project_id": disk.project, "kind": disk.kind.as_str(),
         "name": &disk.name, "type": disk.disk_type.as_str(), "size_gb": disk.extent.wanted_gb,
         "placed_gb": disk.extent.placed_gb, "made_gb": disk.extent.made_gb, "region_id": &disk.region_id,
-        "host_id": disk.host, "to_host_id": disk.to, "stuck_since": disk.stuck_since,
+        "store": disk.store.clone(), "host_id": disk.host, "to_host_id": disk.to, "stuck_since": disk.stuck_since,
         "image_id": disk.image_id.clone(), "snapshot_id": disk.snapshot, "backup_id": disk.backup, "login_user": disk.login_user.clone(), "plan_id": disk.plan_id.clone(),
         "status": disk.status.as_str(), "anew": disk.anew, "message": disk.message.clone(), "vm_id": disk.vm, "slot": disk.slot,
         "moving": disk.moving.map(|(way, _)| way.as_str()), "moving_since": disk.moving.map(|(_, since)| since),
@@ -306,16 +309,16 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// The sizes of disks that have a place on a host, summed, in GiB: those that are there or being made,
+/// The sizes of disks that have a place on a host, and in no store, summed, in GiB: those that are there or being made,
 /// those that could not be made anew, of which what was there is still, and those that come there to their VM, or with it.
 pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
     sql("SELECT CAST(COALESCE(SUM(gb), 0) AS BIGINT) AS gb FROM (\
-         SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id = $1 \
+         SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id = $1 AND store IS NULL \
          AND (status NOT IN ('pending', 'failed') OR (status = 'failed' AND anew <> 0)) \
          UNION ALL SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND to_host_id = $1 \
-         AND host_id <> $1 AND status = 'ready' \
+         AND host_id <> $1 AND store IS NULL AND status = 'ready' \
          AND vm_id IN (SELECT owner_id FROM machines WHERE owner_kind = 'vm' AND host_id = $1) \
-         UNION ALL SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id <> $1 \
+         UNION ALL SELECT COALESCE(placed_gb, size_gb) AS gb FROM disks WHERE deleted_at IS NULL AND host_id <> $1 AND store IS NULL \
          AND vm_id IN (SELECT vm_id FROM vm_migrations WHERE host_id = $1)) placed")
     .bind(host)
     .fetch_one(tx)

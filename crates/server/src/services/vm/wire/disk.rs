@@ -24,6 +24,9 @@ pub struct RootDiskView {
     project_id: String,
     /// Region it lies in.
     region: String,
+    /// The store of several hosts that it lies in. Null where it lies on a host.
+    #[schema(required = true)]
+    store: Option<String>,
     /// Size in GiB; while it grows, what it grows to.
     size_gb: i64,
     /// Image it was cloned from.
@@ -79,6 +82,9 @@ pub struct DiskView {
     size_gb: i64,
     /// Region it lies in.
     region_id: String,
+    /// The store of several hosts that it lies in. Null where it lies on a host.
+    #[schema(required = true)]
+    store: Option<String>,
     /// The snapshot that it was made of, which may be gone.
     #[schema(value_type = Option<uuid::Uuid>, required = true)]
     snapshot_id: Option<String>,
@@ -139,6 +145,7 @@ impl From<&DiskRow> for RootDiskView {
             org_id: disk.org.to_string(),
             project_id: disk.project.to_string(),
             region: disk.region_id.clone(),
+            store: disk.store.clone(),
             size_gb: disk.extent.wanted_gb,
             image_id: disk.image_id.clone().unwrap_or_default(),
             snapshot_id: disk.snapshot.map(|id| id.to_string()),
@@ -165,6 +172,7 @@ impl From<&DiskRow> for DiskView {
             kind: disk.disk_type.as_str(),
             size_gb: disk.extent.wanted_gb,
             region_id: disk.region_id.clone(),
+            store: disk.store.clone(),
             snapshot_id: disk.snapshot.map(|id| id.to_string()),
             backup_id: disk.backup.map(|id| id.to_string()),
             status: disk.status.as_str(),

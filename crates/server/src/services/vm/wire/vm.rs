@@ -135,6 +135,9 @@ pub struct AttachedDiskView {
     /// disk of the VM has the same name.
     #[schema(required = true)]
     mount_path: Option<String>,
+    /// The store of several hosts that it lies in. Null where it lies on a host.
+    #[schema(required = true)]
+    store: Option<String>,
 }
 
 /// An inbound port, and where it is reached.
@@ -280,6 +283,7 @@ impl AttachedDiskView {
             kind: disk.disk_type.as_str(),
             size_gb: disk.extent.wanted_gb,
             mount_path,
+            store: disk.store.clone(),
         }
     }
 }

@@ -9,6 +9,7 @@ use berth_domain::vm::disk_snapshot::Wanted;
 use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, RootSource};
+use berth_domain::vm::shared_disk::{Refused, on_attach};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
@@ -78,6 +79,8 @@ struct Resolved {
     places: Vec<Vec<MembershipRow>>,
     ssh_keys: Vec<String>,
     shared_address: Option<IpAddr>,
+    /// The store that all its disks lie in, where they do not lie on its host.
+    store: Option<String>,
 }
 
 /// Checks the references in the order of the contract: region, vm_config, plan, image, root disk, data
@@ -108,6 +111,7 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         available(disk)?;
         disk_snapshot::not_copied(tx, disk).await?;
     }
+    let store = store_of(vms, request, root.as_ref(), &attached)?;
     let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
     let places = membership::of_several(tx, &networks, count).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
@@ -115,7 +119,21 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         Reached::Shared(shared) => Some(shared.address),
         Reached::Pool(_) | Reached::Here => None,
     };
-    Ok(Resolved { vcpu, memory_mb, image, root, attached, places, ssh_keys, shared_address })
+    Ok(Resolved { vcpu, memory_mb, image, root, attached, places, ssh_keys, shared_address, store })
+}
+
+/// The store that all disks of a VM lie in: that of its root disk where that is there, or else that of its region.
+fn store_of(vms: &Vms, request: &CreateVm, root: Option<&DiskRow>, attached: &[DiskRow]) -> Result<Option<String>> {
+    let of_region = || vms.store_in(&request.region_id).map(str::to_owned);
+    let store = root.map_or_else(of_region, |root| root.store.clone());
+    for disk in attached {
+        on_attach(disk.store.as_deref(), store.as_deref())?;
+    }
+    let of_snapshot = matches!(&request.root_disk, RootDisk::Create { of: RootSource::Snapshot(_), .. });
+    if of_snapshot || request.create_disks.iter().any(|disk| disk.snapshot_id.is_some()) {
+        Refused::FromSnapshot.check(store.as_deref())?;
+    }
+    Ok(store)
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -274,6 +292,7 @@ async fn write(
             },
             login_user: Some(found.image.login_user.clone()),
             plan_id: Some(request.plan_id.clone()),
+            store: found.store.clone(),
             ..new_disk(scope, &region, name.as_str(), DiskType::Block, *size_gb, now)
         },
         (RootDisk::Attach(_), Some(disk)) => disk,
@@ -285,7 +304,7 @@ async fn write(
     let vm = new_vm(scope, id, (request, found), (root.id, created), now);
     let vm = VmRow { name: name.to_owned(), networks, ..vm };
     store::vm::insert(tx, &vm).await?;
-    let fresh = request.create_disks.iter().map(|disk| data_disk(scope, &region, disk, now));
+    let fresh = request.create_disks.iter().map(|disk| data_disk(scope, (&region, &found.store), disk, now));
     let attached = found.attached.iter().cloned().map(|disk| (disk, false));
     let all = std::iter::once((root, created)).chain(attached).chain(fresh.map(|disk| (disk, true)));
     let mut disks = Vec::new();
@@ -384,6 +403,7 @@ pub(in crate::services::vm::ops) fn new_disk(
         disk_type,
         extent: Extent::of(size_gb),
         region_id: region.to_owned(),
+        store: None,
         host: None,
         to: None,
         stuck_since: None,
@@ -406,9 +426,9 @@ pub(in crate::services::vm::ops) fn new_disk(
     }
 }
 
-fn data_disk(scope: &Scope, region: &str, disk: &NewDisk, now: Timestamp) -> DiskRow {
+fn data_disk(scope: &Scope, (region, store): (&str, &Option<String>), disk: &NewDisk, now: Timestamp) -> DiskRow {
     let made = new_disk(scope, region, disk.name.as_str(), disk.kind, disk.size_gb, now);
-    DiskRow { snapshot: disk.snapshot_id, ..made }
+    DiskRow { snapshot: disk.snapshot_id, store: store.clone(), ..made }
 }
 
 /// As many GiB as so many bytes take.

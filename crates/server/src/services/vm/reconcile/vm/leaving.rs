@@ -120,6 +120,10 @@ impl VmLife {
 
     /// Why a VM's disks could not be sent, if they could not.
     fn unsendable(&self, seen: &Seen, offers: &Offers) -> Option<Refusal> {
+        if capacity::store(&seen.disks).is_some() {
+            // They stay where they are.
+            return None;
+        }
         let why = capacity::unsendable(&self.vms, offers, seen.vm.machine.host?)?;
         Some(Refusal::everywhere(why.to_owned()))
     }

@@ -42,6 +42,9 @@ use crate::services::vm::store::vm::VmRow;
 
 /// Why one stays of which something else was wanted meanwhile.
 const CHANGED: &str = "it cannot go while it runs: its disks, ports or rules changed, or were copied, on the way";
+/// Why one does not go as it runs whose disks two hosts would have open at a time.
+const IN_STORE: &str =
+    "it cannot go while it runs: its disks lie in a store of several hosts; it goes once it is off, or by a restart";
 /// How long its disks may take: 2 TiB at 30 MB a second.
 const DISKS: Duration = Duration::from_hours(20);
 /// How long its memory may take: a guest that writes faster than the network carries is slowed down by then.
@@ -103,6 +106,9 @@ type Unlike = HashMap<HostId, String>;
 impl VmLife {
     /// Has a machine go to another host while it runs.
     pub(super) async fn migrate(&self, seen: &Seen) -> Result<Migrated, StepError> {
+        if capacity::store(&seen.disks).is_some() {
+            return Ok(Migrated::Not(Refusal::everywhere(IN_STORE.into())));
+        }
         let source = self.engine(seen)?;
         let likeness = match source.likeness(&self.spec(seen)?).await {
             Ok(likeness) => likeness,
