@@ -113,7 +113,7 @@ mod tests {
     use super::super::Config;
     use super::*;
 
-    const KEY: &str = "QVFEc2VjcmV0a2V5b2ZjZXBo";
+    const KEY: &str = "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==";
 
     /// A configuration with stores in a folder that has the key as `ceph.key`.
     fn with(text: &str) -> Result<DiskStores> {
