@@ -117,7 +117,7 @@ impl Ceph {
         let mut command = self.command(program);
         command.args(["-f", "-i", id]).stdout(out.try_clone().expect("a file")).stderr(out);
         let daemon = command.spawn().expect("a program");
-        std::fs::write(self.folder.join(format!("{program}.pid")), daemon.id().to_string()).expect("a file");
+        std::fs::write(self.folder.join(format!("{program}.pid")), format!("{}\n", daemon.id())).expect("a file");
         self.daemons.push(daemon);
     }
 

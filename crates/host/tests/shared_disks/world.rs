@@ -42,7 +42,7 @@ impl World {
     /// The disks of the machine as they are to be made.
     pub fn disks(&self) -> [DiskSpec; 2] {
         let spec = &self.host.spec;
-        let root = DiskSpec { id: spec.root_disk, source: DiskSource::Image("micro".into()), size_gb: 1 };
+        let root = DiskSpec { id: spec.root_disk, source: DiskSource::Image("micro".into()), size_gb: 20 };
         let files = DiskSource::Filesystem("data".into());
         [root, DiskSpec { id: spec.data_disks[0].id, source: files, size_gb: 1 }]
     }
