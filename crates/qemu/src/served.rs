@@ -18,13 +18,19 @@
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use berth_process::{Process, folder};
+use rustix::net::{RecvFlags, recv};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::disk::last_line;
@@ -69,18 +75,19 @@ pub struct Spec<'a> {
     pub jail: Jail,
 }
 
-/// What serves a disk that nobody is connected to yet. Until this is dropped nobody ends it, and who does that later waits.
+/// What serves a disk, to whoever has this. Until it is dropped nobody else ends that, and who does so later waits.
 #[derive(Debug)]
 pub struct Serving {
+    /// The one connection, over which the server has said its greeting.
+    pub connection: Arc<OwnedFd>,
     _lock: Lock,
 }
 
-/// The socket by which a machine has a disk that is served in this folder.
-pub fn socket(dir: &Path) -> PathBuf {
+fn socket(dir: &Path) -> PathBuf {
     dir.join(SOCKET)
 }
 
-/// Has a disk served, to whoever connects first. What an earlier one left is ended before.
+/// Has a disk served. What an earlier one left is ended before.
 ///
 /// # Errors
 /// [`Error::Store`] where the store does not give the disk, [`Error::Timeout`] where it does not answer.
@@ -98,32 +105,50 @@ pub async fn start(spec: Spec<'_>) -> Result<Serving> {
     give(&key, order.user, spec.pool)?;
     let begun = begin(&spec, &order, &lock).await;
     let forgotten = std::fs::remove_file(&key).map_err(at("cannot remove", &key));
-    if let Err(error) = begun.and(forgotten) {
-        drop(lock);
-        // What made it fail is what counts; the next one ends what is left.
-        let _ = end(spec.dir, spec.id).await;
-        return Err(error);
+    match begun.and_then(|connection| forgotten.map(|()| connection)) {
+        Ok(connection) => Ok(Serving { connection: Arc::new(connection), _lock: lock }),
+        Err(error) => {
+            drop(lock);
+            // What made it fail is what counts; the next one ends what is left.
+            let _ = end_by_force(spec.dir, spec.id).await;
+            Err(error)
+        }
     }
-    Ok(Serving { _lock: lock })
 }
 
-async fn begin(spec: &Spec<'_>, order: &Order, lock: &Lock) -> Result<()> {
+async fn begin(spec: &Spec<'_>, order: &Order, lock: &Lock) -> Result<OwnedFd> {
     let ended = process::spawn(order, &[], spec.id, lock).await?;
-    wait_listening(spec, ended).await
+    let refused = || Error::Store(said(spec.dir, &spec.pool.key));
+    match timeout(START, connect(spec.dir, &ended)).await {
+        Err(_) => Err(Error::Timeout("the disk store")),
+        Ok(Some(connection)) => connection.map_err(at("cannot connect to", &socket(spec.dir))),
+        Ok(None) => Err(refused()),
+    }
 }
 
-async fn wait_listening(spec: &Spec<'_>, ended: watch::Receiver<bool>) -> Result<()> {
-    let (path, deadline) = (socket(spec.dir), Instant::now() + START);
-    while !path.exists() {
-        if *ended.borrow() {
-            return Err(Error::Store(said(spec.dir, &spec.pool.key)));
+/// Connects, and waits for the greeting: it listens before it has opened the disk, and greets when it has. None where it ended
+/// before that.
+async fn connect(dir: &Path, ended: &watch::Receiver<bool>) -> Option<std::io::Result<OwnedFd>> {
+    let path = socket(dir);
+    let stream = loop {
+        match folder::connect(&path).await {
+            Ok(stream) => break stream,
+            Err(_) if *ended.borrow() => return None,
+            Err(_) => tokio::time::sleep(TICK).await,
         }
-        if Instant::now() > deadline {
-            return Err(Error::Timeout("the disk store"));
-        }
-        tokio::time::sleep(TICK).await;
+    };
+    let look = || Ok(recv(&stream, &mut [0; 1], RecvFlags::PEEK)?.1);
+    match stream.async_io(Interest::READABLE, look).await {
+        Ok(0) | Err(_) => None,
+        Ok(_) => Some(plain(stream)),
     }
-    Ok(())
+}
+
+/// A connection as QEMU is given one, which sets it as it likes it.
+fn plain(stream: UnixStream) -> std::io::Result<OwnedFd> {
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    Ok(stream.into())
 }
 
 /// What one that ended said last.
@@ -189,6 +214,14 @@ pub fn runs(dir: &Path, id: Uuid) -> bool {
 /// Ends what serves a disk, and removes its folder; fine where there is none. Whoever uses the disk has let go of it: it is
 /// waited for a little, and then ended by force.
 pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
+    end_within(dir, id, END).await
+}
+
+async fn end_by_force(dir: &Path, id: Uuid) -> Result<()> {
+    end_within(dir, id, Duration::ZERO).await
+}
+
+async fn end_within(dir: &Path, id: Uuid, patience: Duration) -> Result<()> {
     let lock = match Lock::take_within(dir, END).await {
         // A launcher that does not come to an end is in its groups.
         Err(Error::Timeout(_)) => {
@@ -201,7 +234,7 @@ pub async fn end(dir: &Path, id: Uuid) -> Result<()> {
         return Ok(());
     }
     if let Some(process) = process::hold(dir, id)? {
-        end_process(&process).await?;
+        end_process(&process, patience).await?;
     }
     groups::end(&groups::name(dir, id)).await?;
     match std::fs::remove_dir_all(dir) {
@@ -219,17 +252,19 @@ pub async fn end_if_idle(dir: &Path, id: Uuid) -> Result<bool> {
     end(dir, id).await.map(|()| true)
 }
 
-async fn end_process(process: &Process) -> Result<()> {
-    if gone(process, END).await? {
+async fn end_process(process: &Process, patience: Duration) -> Result<()> {
+    if gone(process, patience).await? {
         return Ok(());
     }
-    tracing::warn!("what serves a disk of a store does not end with its machine, and is ended by force");
+    if !patience.is_zero() {
+        tracing::warn!("what serves a disk of a store does not end with its machine, and is ended by force");
+    }
     process.kill().map_err(|e| Error::io("cannot end what serves a disk", e))?;
     if gone(process, KILLED).await? { Ok(()) } else { Err(Error::Timeout("the process that serves a disk")) }
 }
 
 async fn gone(process: &Process, patience: Duration) -> Result<bool> {
-    match tokio::time::timeout(patience, process.ended()).await {
+    match timeout(patience, process.ended()).await {
         Ok(ended) => ended.map(|()| true).map_err(|e| Error::io("cannot wait for what serves a disk", e)),
         Err(_) => Ok(false),
     }

@@ -306,6 +306,7 @@ mod tests {
             seed: "/m/seed.iso".into(),
             drives: vec![disk("/d", "0123456789abcdef0123")],
             places: 2,
+            served: Vec::new(),
             assigned: Assigned::default(),
             mac: Mac([0x52, 0x54, 0, 1, 2, 3]),
             link: Link::Socket,

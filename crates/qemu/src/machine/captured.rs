@@ -81,7 +81,7 @@ pub(super) async fn load(mut qmp: Qmp, spec: &Spec, captured: &Captured) -> Resu
     drop(qmp);
     drive::grow(&spec.dir, spec.id, &spec.root.serial, captured.root_bytes).await?;
     for data in &spec.drives {
-        plug::attach(&spec.dir, spec.id, data).await?;
+        plug::attach(&spec.dir, spec.id, data, None).await?;
     }
     // From here on it is like any other.
     let memory = spec.dir.join(MAPPED);

@@ -6,15 +6,10 @@
 //! from version to version of this file.
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use berth_process::folder;
 use serde_json::{Value, json};
-use tokio::net::UnixStream;
 use tokio::process::Command;
 use uuid::Uuid;
 
@@ -34,13 +29,8 @@ const TABLES: u64 = 1 << 30;
 const GROWING: Duration = Duration::from_mins(1);
 
 /// The format of a disk that lies elsewhere, and that a program beside the machine [serves](crate::served), as network block
-/// devices are (the NBD protocol, over a socket). QEMU begins with a connection to each of them.
+/// devices are (the NBD protocol, over a socket). QEMU has a connection to each of them, and nothing else of it.
 pub const SERVED: &str = "nbd";
-/// How long a program may take between making its socket and listening there.
-const LISTENING: Duration = Duration::from_secs(1);
-/// Between two tries.
-const TICK: Duration = Duration::from_millis(2);
-
 /// A disk that a running machine has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Held {
@@ -55,32 +45,6 @@ pub(super) struct Held {
 /// The disks of a machine that are served, in the order in which QEMU is given connections to them.
 pub(super) fn served(spec: &Spec) -> impl Iterator<Item = &Drive> {
     std::iter::once(&spec.root).chain(&spec.drives).filter(|drive| drive.format == SERVED)
-}
-
-/// Connects to those.
-pub(super) async fn connected(spec: &Spec) -> Result<Vec<Arc<OwnedFd>>> {
-    let mut all = Vec::new();
-    for drive in served(spec) {
-        all.push(Arc::new(connect(&drive.path).await?));
-    }
-    Ok(all)
-}
-
-/// Connects to what serves a disk. It serves one connection: who has this has the disk.
-pub(super) async fn connect(path: &Path) -> Result<OwnedFd> {
-    let deadline = Instant::now() + LISTENING;
-    let connected = loop {
-        match folder::connect(path).await {
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline => {
-                tokio::time::sleep(TICK).await;
-            }
-            connected => break connected,
-        }
-    };
-    let stream = connected.and_then(UnixStream::into_std).map_err(at("cannot connect to", path))?;
-    // QEMU sets it as it likes it.
-    stream.set_nonblocking(false).map_err(at("cannot connect to", path))?;
-    Ok(stream.into())
 }
 
 /// The size of a disk that is as it was made, in bytes. Of one that is served the machine writes no file.

@@ -123,7 +123,7 @@ async fn begin(spec: &Spec) -> Result<Option<Qmp>> {
     }
     captured::place(spec)?;
     let order = order_of(spec).await?;
-    let given = [spec.link.given(), drive::connected(spec).await?].concat();
+    let given = [spec.link.given(), spec.served.clone()].concat();
     let ended = process::spawn(&order, &given, spec.id, &lock).await?;
     drop(lock);
     let patience = START + devices::patience(&spec.assigned, spec.memory_mb);
@@ -151,7 +151,7 @@ async fn order_of(spec: &Spec) -> Result<Order> {
     let limits = Limits { memory_mb: u64::from(spec.memory_mb) + beside, vcpus: spec.vcpus };
     let (program, dir) = (spec.qemu.as_path(), spec.dir.as_path());
     let (devices, locked_bytes) = (spec.assigned.files.clone(), devices::locked_bytes(&spec.assigned, spec.memory_mb));
-    let (mut lend, given) = (None, spec.link.given().len() + drive::served(spec).count());
+    let (mut lend, given) = (None, spec.link.given().len() + spec.served.len());
     if matches!(spec.mapped, Some(Mapped::Captured(_))) {
         if arguments::reads(release) { read.push(dir.join(MAPPED)) } else { lend = Some(MAPPED.into()) }
     }

@@ -6,14 +6,16 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::arguments::{FILE, PLACE, device_of, node_of, served};
-use super::drive::{SERVED, checked, connect, held, require};
+use super::drive::{checked, held, require};
 use super::files::COMMANDS;
 use super::spec::Drive;
 use crate::error::at;
@@ -27,8 +29,8 @@ const LETTING_GO: Duration = Duration::from_secs(2);
 /// Between two looks whether it has.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Hands a data disk to a running machine. One that it has already stays as it is.
-pub async fn attach(dir: &Path, id: Uuid, drive: &Drive) -> Result<()> {
+/// Hands a data disk to a running machine; of one that is served the connection. One that it has already stays as it is.
+pub async fn attach(dir: &Path, id: Uuid, drive: &Drive, served: Option<&Arc<OwnedFd>>) -> Result<()> {
     let mut qmp = Qmp::connect(dir, COMMANDS).await?;
     if held(&mut qmp, &drive.serial).await?.is_some() {
         return Ok(());
@@ -38,7 +40,7 @@ pub async fn attach(dir: &Path, id: Uuid, drive: &Drive) -> Result<()> {
     let full = || Error::Invalid("the VM has no free place for another disk while it runs; restart it first".into());
     let place = free_place(&mut qmp).await?.ok_or_else(full)?;
     let (node, device) = (node_of(&drive.serial), device_of(&drive.serial));
-    for arguments in handed_over(&mut qmp, &node, drive).await? {
+    for arguments in handed_over(&mut qmp, &node, drive, served).await? {
         qmp.execute("blockdev-add", arguments).await?;
     }
     let arguments =
@@ -47,10 +49,15 @@ pub async fn attach(dir: &Path, id: Uuid, drive: &Drive) -> Result<()> {
 }
 
 /// Hands QEMU what it needs to use a disk: the nodes by which it does.
-async fn handed_over(qmp: &mut Qmp, node: &str, drive: &Drive) -> Result<[Value; 2]> {
-    if drive.format == SERVED {
-        let socket = File::from(connect(&drive.path).await?);
-        qmp.give(node, &socket).await?;
+async fn handed_over(
+    qmp: &mut Qmp,
+    node: &str,
+    drive: &Drive,
+    connection: Option<&Arc<OwnedFd>>,
+) -> Result<[Value; 2]> {
+    if let Some(connection) = connection {
+        let socket = connection.try_clone().map_err(|e| Error::io("cannot hand a disk over", e))?;
+        qmp.give(node, &File::from(socket)).await?;
         return Ok(served(node, node));
     }
     let file = File::options().read(true).write(true).open(&drive.path).map_err(at("cannot open", &drive.path))?;

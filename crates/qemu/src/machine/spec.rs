@@ -1,7 +1,9 @@
 //! What a machine is made of.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +90,7 @@ pub struct Captured {
 /// A disk of a machine.
 #[derive(Clone, Debug)]
 pub struct Drive {
-    /// Its file; of one that is [served](super::SERVED) the socket at which that is.
+    /// Its file; of one that is [served](super::SERVED) nothing.
     pub path: PathBuf,
     /// `qcow2`, `raw`, or [`SERVED`](super::SERVED).
     pub format: &'static str,
@@ -151,6 +153,8 @@ pub struct Spec {
     pub seed: PathBuf,
     /// Its data disks, in order.
     pub drives: Vec<Drive>,
+    /// A connection to each of its disks that is served, the root disk's first.
+    pub served: Vec<Arc<OwnedFd>>,
     /// For how many data disks it has places, those from its start on among them.
     pub places: usize,
     /// Devices of the host that it has for itself.

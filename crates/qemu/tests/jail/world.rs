@@ -70,6 +70,7 @@ impl World {
             seed: self.dir.join("seed.iso"),
             assigned: machine::Assigned::default(),
             drives: Vec::new(),
+            served: Vec::new(),
             places: 0,
             mac: MAC,
             link: Link::Socket,

@@ -213,6 +213,7 @@ fn nobodys(id: Uuid, dir: &Path, like: &machine::Spec, jail: machine::Jail) -> m
         root: machine::Drive { path: dir.join(DISK), serial: "root".into(), ..like.root.clone() },
         seed: dir.join("seed.iso"),
         drives: Vec::new(),
+        served: Vec::new(),
         mac: Mac::of(id),
         // Nobody carries the network of a machine that is nobody's.
         link: machine::Link::Socket,

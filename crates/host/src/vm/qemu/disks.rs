@@ -7,6 +7,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_qemu::disk;
 use berth_qemu::machine::{self, Drive};
 
+use super::served::served_drive;
 use super::{QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
 use crate::vm::{DiskSource, DiskSpec, MachineSpec};
@@ -72,7 +73,7 @@ impl QemuEngine {
 
     /// A data disk of a machine, which lies where all its disks do.
     pub(super) fn drive_of(&self, spec: &MachineSpec, id: DiskId) -> Drive {
-        if spec.store.is_some() { self.served_drive(id) } else { self.data_drive(id) }
+        if spec.store.is_some() { served_drive(id) } else { self.data_drive(id) }
     }
 
     /// Has a disk grow, by the machine that has it where that runs.
@@ -106,7 +107,7 @@ impl QemuEngine {
         if machine::find(&dir, machine.0).is_none() {
             return Ok(());
         }
-        in_time(machine::attach(&dir, machine.0, &self.data_drive(disk))).await
+        in_time(machine::attach(&dir, machine.0, &self.data_drive(disk), None)).await
     }
 
     /// Takes a data disk from a machine, where that runs; whether it is gone.

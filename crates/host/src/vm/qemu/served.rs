@@ -48,12 +48,6 @@ impl QemuEngine {
         self.serving_folder().join(format!("{id}.of"))
     }
 
-    /// A disk that is served.
-    pub(super) fn served_drive(&self, id: DiskId) -> Drive {
-        let path = served::socket(&self.serving_dir(id));
-        Drive { path, format: SERVED, bases: Vec::new(), serial: id.serial() }
-    }
-
     /// Has all disks of a machine served that is about to start, where they lie in a store.
     pub(super) async fn serve(&self, spec: &MachineSpec) -> Result<Vec<Serving>> {
         let Some(store) = &spec.store else { return Ok(Vec::new()) };
@@ -88,7 +82,8 @@ impl QemuEngine {
             return Ok(());
         }
         let serving = self.serve_disk(machine, disk, store).await?;
-        let attached = in_time(machine::attach(&dir, machine.0, &self.served_drive(disk))).await;
+        let (drive, connection) = (served_drive(disk), Some(&serving.connection));
+        let attached = in_time(machine::attach(&dir, machine.0, &drive, connection)).await;
         drop(serving);
         if attached.is_err() {
             // What made it fail is what counts; the next look ends what is left.
@@ -169,4 +164,9 @@ impl QemuEngine {
     fn lost(&self) -> std::sync::MutexGuard<'_, HashSet<DiskId>> {
         self.served.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A disk that is served.
+pub(super) fn served_drive(id: DiskId) -> Drive {
+    Drive { path: PathBuf::new(), format: SERVED, bases: Vec::new(), serial: id.serial() }
 }

@@ -10,6 +10,7 @@ use berth_qemu::{accel, machine};
 
 use super::boots::Begun;
 use super::bridged::Plugged;
+use super::served::served_drive;
 use super::{QemuEngine, network};
 use crate::error::qemu_failed;
 use crate::vm::{DataDisk, MachineSpec, Open, Started};
@@ -56,10 +57,11 @@ impl QemuEngine {
             memory_mb: u32::try_from(spec.memory_mb).unwrap_or(512),
             boot,
             root: match &spec.store {
-                Some(_) => self.served_drive(spec.root_disk),
+                Some(_) => served_drive(spec.root_disk),
                 None => self.root_drive(spec.root_disk, &base)?,
             },
             drives: spec.data_disks.iter().map(|disk| self.drive_of(spec, disk.id)).collect(),
+            served: Vec::new(),
             places: spec.disk_places,
             assigned,
             mac: Mac::of(spec.id.0),
@@ -133,6 +135,7 @@ impl QemuEngine {
         };
         let takes_keys_once = is_foreign(&own);
         let serving = self.serve(spec).await?;
+        let own = machine::Spec { served: serving.iter().map(|disk| disk.connection.clone()).collect(), ..own };
         let machine = match &spec.rescue {
             Some(image) => self.rescuing(own, image).await?,
             None => own,

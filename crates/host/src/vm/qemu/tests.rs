@@ -88,6 +88,7 @@ async fn a_rescue_system_takes_no_room_that_is_kept_back() {
             boot: Boot::Bios,
             root,
             drives: Vec::new(),
+            served: Vec::new(),
             places: 0,
             assigned: machine::Assigned::default(),
             mac: Mac::of(id.0),
