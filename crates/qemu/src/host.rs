@@ -59,6 +59,7 @@ pub fn tools() -> Vec<Tool> {
 pub fn store_tools() -> Vec<Tool> {
     [
         ("rbd", "ceph-common", "makes and removes disks of a store"),
+        ("ceph", "ceph-common", "shuts lost hosts out of a store"),
         ("qemu-nbd", "qemu-utils", "serves disks of a store to machines"),
     ]
     .map(|(name, package, purpose)| Tool { name, package, purpose, path: find(name) })

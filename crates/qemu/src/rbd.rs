@@ -12,7 +12,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -41,6 +42,8 @@ const LITTLE: Duration = Duration::from_mins(1);
 const REMOVING: Duration = Duration::from_hours(12);
 /// The slowest that a disk is written at, in bytes a second.
 const SLOWEST: u64 = 2 << 20;
+/// How long an address is refused, in seconds: ten years.
+const FOR_GOOD: &str = "315360000";
 /// What QEMU's programs call the key.
 const SECRET: &str = "key";
 /// How QEMU's programs say that they were built without Ceph, or lack what is packaged apart.
@@ -79,12 +82,23 @@ struct About {
     size: u64,
 }
 
+#[derive(Deserialize)]
+struct Status {
+    watchers: Vec<Watcher>,
+}
+
+/// Who has an image open.
+#[derive(Deserialize)]
+struct Watcher {
+    address: String,
+}
+
 impl Pool {
     /// Finds out whether this host can do all that its disks need: whether it has the programs, and whether the pool answers.
     ///
     /// # Errors
     /// A sentence for an operator, within seconds.
-    pub async fn reach(&self) -> Result<()> {
+    pub async fn reach(&self) -> Result<IpAddr> {
         for program in ["rbd", "qemu-img", "qemu-nbd"] {
             tool(program)?;
         }
@@ -97,14 +111,67 @@ impl Pool {
         })?;
         let (user, pool, why) = (&self.user, &self.name, &ended.why);
         match ended.error {
-            None => Ok(()),
+            None => self.own_address().await,
             Some(Errno::TIMEDOUT) => Err(self.silent()),
+            Some(Errno::SHUTDOWN) => Err(Error::Invalid(format!(
+                "Ceph refuses this host, which was lost and is shut out of its pools: `ceph osd blocklist ls` names it ({why})"
+            ))),
             Some(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => Err(Error::Invalid(format!(
                 "Ceph does not let client.{user} in: look at the key and at `ceph auth get client.{user}`, which has to say \
                  mon 'profile rbd' and osd 'profile rbd pool={pool}' ({why})"
             ))),
             Some(Errno::NOENT) => Err(Error::Invalid(format!("Ceph has no pool {pool} ({why})"))),
             Some(_) => Err(Error::Invalid(format!("the pool {pool} does not answer as it should: {why}"))),
+        }
+    }
+
+    /// The address of this host by which it reaches the monitors.
+    async fn own_address(&self) -> Result<IpAddr> {
+        for monitor in &self.monitors {
+            if let Ok(Ok(stream)) = timeout(LOOK, TcpStream::connect(monitor)).await {
+                return Ok(stream.local_addr().map_err(|e| Error::io("cannot tell this host's address", e))?.ip());
+            }
+        }
+        Err(self.silent())
+    }
+
+    /// Has all of Ceph refuse whatever comes from an address, what is under way, too, for as long as nobody says otherwise. The
+    /// user has to be one who may do that.
+    pub async fn shut_out(&self, address: IpAddr) -> Result<()> {
+        self.blocklist(&["add", &whole(address), FOR_GOOD]).await
+    }
+
+    /// Has Ceph take again what comes from an address; fine where it does. Who had an image open is refused all the same.
+    pub async fn let_in(&self, address: IpAddr) -> Result<()> {
+        self.blocklist(&["rm", &whole(address)]).await
+    }
+
+    async fn blocklist(&self, words: &[&str]) -> Result<()> {
+        let key = self.key_file()?;
+        let mut command = self.program("ceph", &key)?;
+        command.args(["--connect-timeout", MONITORS, "osd", "blocklist"]).args(words);
+        let ended = self.run(&mut command, &key, LITTLE).await?;
+        match ended.error {
+            None => Ok(()),
+            Some(Errno::PERM | Errno::ACCESS) => Err(Error::Invalid(format!(
+                "Ceph does not let client.{0} shut hosts out: `ceph auth get client.{0}` has to say mon 'allow r, allow command \
+                 \"osd blocklist\"' ({1})",
+                self.user, ended.why
+            ))),
+            Some(_) => Err(Error::Store(ended.why)),
+        }
+    }
+
+    /// Refuses an image that somebody has open: wherever that is, it may write.
+    pub async fn require_closed(&self, image: &str) -> Result<()> {
+        let ended = self.rbd(&["status", "--format", "json", &self.spec(image)], LITTLE).await?;
+        if ended.error.is_some() {
+            return ended.done();
+        }
+        let status: Status = serde_json::from_slice(&ended.out).map_err(|error| Error::Store(error.to_string()))?;
+        match status.watchers.first() {
+            None => Ok(()),
+            Some(Watcher { address }) => Err(Error::Store(format!("the disk is still open at {address}"))),
         }
     }
 
@@ -231,12 +298,18 @@ impl Pool {
 
     async fn rbd(&self, arguments: &[&str], patience: Duration) -> Result<Ended> {
         let key = self.key_file()?;
-        let monitors: Vec<_> = self.monitors.iter().map(ToString::to_string).collect();
-        let mut command = Command::new(tool("rbd")?);
-        command.args(["-c", "/dev/null", "-m", &monitors.join(","), "--id", &self.user]);
-        command.args(["--keyfile", &path_of(&key), "--client-mount-timeout", MONITORS]);
+        let mut command = self.program("rbd", &key)?;
+        command.args(["--client-mount-timeout", MONITORS]);
         command.args(["--rados-mon-op-timeout", ANSWER, "--rados-osd-op-timeout", ANSWER]);
         self.run(command.args(arguments), &key, patience).await
+    }
+
+    /// One of Ceph's programs, told where the monitors are and who asks them.
+    fn program(&self, name: &'static str, key: &File) -> Result<Command> {
+        let monitors: Vec<_> = self.monitors.iter().map(ToString::to_string).collect();
+        let mut command = Command::new(tool(name)?);
+        command.args(["-c", "/dev/null", "-m", &monitors.join(","), "--id", &self.user, "--keyfile", &path_of(key)]);
+        Ok(command)
     }
 
     async fn run(&self, command: &mut Command, key: &File, patience: Duration) -> Result<Ended> {
@@ -276,6 +349,11 @@ impl Ended {
     }
 }
 
+/// All that comes from an address, as Ceph calls it: any port, and any of the programs there.
+fn whole(address: IpAddr) -> String {
+    SocketAddr::new(address, 0).to_string() + "/0"
+}
+
 /// A key as QEMU's programs are told of it that find it in this file.
 fn secret(key: &File) -> String {
     secret_at(&path_of(key))
@@ -313,6 +391,12 @@ mod tests {
             user: "berth".into(),
             key: "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==".into(),
         }
+    }
+
+    #[test]
+    fn an_address_is_refused_with_all_that_comes_from_it() {
+        assert_eq!(whole([10, 0, 0, 2].into()), "10.0.0.2:0/0");
+        assert_eq!(whole("2001:db8::1".parse().unwrap()), "[2001:db8::1]:0/0");
     }
 
     #[test]

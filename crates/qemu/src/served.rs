@@ -12,7 +12,8 @@
 //! It serves one connection and ends with it, so that no end of a machine, however it came, leaves anything that holds its disk.
 //! Who ends a machine in order all the same waits for that: what it wrote last may still be on its way. One that stays is ended
 //! by force, and the store refuses what comes late from it: whoever opens the image next takes its lock, and Ceph shuts out the
-//! one before (rbd(8), `exclusive-lock`).
+//! one before (rbd(8), `exclusive-lock`). That lock is no veto: whoever asks for it gets it. So a disk that anybody has open, on
+//! whichever host, is not served: Ceph tells who watches it, which it knows for half a minute after whoever did so died.
 //!
 //! Like a machine's, its process is noted in its folder before it begins, and known by that to whichever service comes next.
 
@@ -77,7 +78,7 @@ pub struct Spec<'a> {
 
 /// What serves a disk, to whoever has this. Until it is dropped nobody else ends that, and who does so later waits.
 #[derive(Debug)]
-pub struct Serving {
+pub struct Server {
     /// The one connection, over which the server has said its greeting.
     pub connection: Arc<OwnedFd>,
     _lock: Lock,
@@ -90,14 +91,15 @@ fn socket(dir: &Path) -> PathBuf {
 /// Has a disk served. What an earlier one left is ended before.
 ///
 /// # Errors
-/// [`Error::Store`] where the store does not give the disk, [`Error::Timeout`] where it does not answer.
-pub async fn start(spec: Spec<'_>) -> Result<Serving> {
+/// [`Error::Store`] where the store does not give the disk, or somebody else has it open, [`Error::Timeout`] where it does not answer.
+pub async fn start(spec: Spec<'_>) -> Result<Server> {
     let path = socket(spec.dir);
     if path.as_os_str().as_bytes().len() > LONGEST {
         let text = "the data folder's name is too long for disks of a store; choose one of at most 50 characters";
         return Err(Error::Invalid(text.into()));
     }
     end(spec.dir, spec.id).await?;
+    spec.pool.require_closed(spec.image).await?;
     std::fs::create_dir_all(spec.dir).map_err(at("cannot make", spec.dir))?;
     let lock = Lock::take(spec.dir).await?.ok_or_else(|| Error::Invalid("the disk's folder is gone".into()))?;
     let order = order(&spec).await?;
@@ -106,7 +108,7 @@ pub async fn start(spec: Spec<'_>) -> Result<Serving> {
     let begun = begin(&spec, &order, &lock).await;
     let forgotten = std::fs::remove_file(&key).map_err(at("cannot remove", &key));
     match begun.and_then(|connection| forgotten.map(|()| connection)) {
-        Ok(connection) => Ok(Serving { connection: Arc::new(connection), _lock: lock }),
+        Ok(connection) => Ok(Server { connection: Arc::new(connection), _lock: lock }),
         Err(error) => {
             drop(lock);
             // What made it fail is what counts; the next one ends what is left.

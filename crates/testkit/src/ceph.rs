@@ -26,6 +26,7 @@ const KEEPER: &str = r#"trap "" INT TERM HUP; read -r _; kill -9 $(cat "$1"/*.pi
 /// A store, which ends with this value.
 pub struct Ceph {
     folder: PathBuf,
+    address: Ipv4Addr,
     port: u16,
     key: String,
     keeper: Mutex<Child>,
@@ -39,13 +40,21 @@ impl Ceph {
     /// # Panics
     /// Where its programs are not there, or it does not come up.
     pub fn started() -> Self {
+        Self::started_at(Ipv4Addr::LOCALHOST)
+    }
+
+    /// The same at another address of this host.
+    ///
+    /// # Panics
+    /// As [`Self::started`].
+    pub fn started_at(address: Ipv4Addr) -> Self {
         let folder = tempfile::Builder::new().prefix("berth-ceph-").tempdir_in("/var/tmp").expect("a folder");
         let folder = TempDir::keep(folder);
         let mut keeper = Command::new("sh");
         keeper.args(["-c", KEEPER, "sh"]).arg(&folder).stdin(Stdio::piped()).stdout(Stdio::null());
         let keeper = Mutex::new(keeper.spawn().expect("a shell"));
         let (port, held) = free_port();
-        let mut ceph = Self { folder, port, key: String::new(), keeper, daemons: Vec::new(), _held: held };
+        let mut ceph = Self { folder, address, port, key: String::new(), keeper, daemons: Vec::new(), _held: held };
         ceph.begin_monitor();
         ceph.begin_disks();
         ceph.admin(&["osd", "pool", "create", POOL, "8"]);
@@ -62,11 +71,22 @@ impl Ceph {
     pub fn store(&self) -> Store {
         Store {
             name: "pool-a".into(),
-            monitors: vec![format!("{}:{}", Ipv4Addr::LOCALHOST, self.port)],
+            monitors: vec![format!("{}:{}", self.address, self.port)],
             pool: POOL.into(),
             user: USER.into(),
             key: self.key.clone().try_into().expect("a key"),
         }
+    }
+
+    /// The key of the user who may have it refuse hosts.
+    pub fn fence_key(&self) -> String {
+        let may = "allow r, allow command \"osd blocklist\"";
+        self.admin(&["auth", "get-or-create-key", "client.fence", "mon", may])
+    }
+
+    /// What it refuses: addresses with their ports and numbers of programs, a line each.
+    pub fn shut_out(&self) -> String {
+        self.admin(&["osd", "blocklist", "ls"])
     }
 
     /// The names of all images.
@@ -86,8 +106,9 @@ impl Ceph {
     }
 
     fn begin_monitor(&mut self) {
-        let (at, fsid) = (format!("[v2:{}:{}]", Ipv4Addr::LOCALHOST, self.port), Uuid::now_v7().to_string());
-        std::fs::write(self.folder.join("ceph.conf"), settings(&self.folder, &at, &fsid)).expect("settings");
+        let (at, fsid) = (format!("[v2:{}:{}]", self.address, self.port), Uuid::now_v7().to_string());
+        std::fs::write(self.folder.join("ceph.conf"), settings(&self.folder, self.address, &at, &fsid))
+            .expect("settings");
         for dir in ["mon", "osd"] {
             std::fs::create_dir(self.folder.join(dir)).expect("a folder");
         }
@@ -140,14 +161,14 @@ impl Ceph {
 }
 
 /// What its programs are told: one copy of everything, in a file that takes little room, and nothing of the host's own.
-fn settings(folder: &Path, at: &str, fsid: &str) -> String {
+fn settings(folder: &Path, address: Ipv4Addr, at: &str, fsid: &str) -> String {
     let folder = folder.display();
     format!(
         "[global]
 fsid = {fsid}
 mon host = {at}
-public addr = 127.0.0.1
-cluster addr = 127.0.0.1
+public addr = {address}
+cluster addr = {address}
 auth cluster required = cephx
 auth service required = cephx
 auth client required = cephx

@@ -1,7 +1,7 @@
 //! An engine that only remembers: for faults, and for hundreds of machines.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use berth_domain::vm::plan::Machine;
 use berth_host::vm::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec,
     Edition, Engine, ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot,
-    Likeness, MachineSpec, Open, Part, Started, Store, Usage, VmNetwork,
+    Likeness, MachineSpec, Open, Part, Reached, Started, Store, Usage, VmNetwork,
 };
 use berth_host::{EngineError, Result};
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ use crate::generations::Generations;
 use crate::gpus::Gpus;
 use crate::migrations::Migrations;
 use crate::refusals::Refusals;
-use crate::shared_disks::SharedDisks;
+use crate::shared_disks::{self, SharedDisks};
 use crate::snapshots::Snapshots;
 use crate::travels::{self, Travels};
 
@@ -362,6 +362,11 @@ impl SimulatedEngine {
         self.world().shared_disks().size_gb(disk.parse().ok()?)
     }
 
+    /// How many hosts the stores that it reaches refuse.
+    pub fn shut_outs(&self) -> usize {
+        self.world().shared_disks().shut_outs()
+    }
+
     /// How many disks lie in the stores that it reaches.
     pub fn shared_disks(&self) -> usize {
         self.world().shared_disks().count()
@@ -642,8 +647,21 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn reach_store(&self, _: &Store) -> Result<()> {
-        self.call("reach_store").await
+    async fn reach_store(&self, _: &Store) -> Result<Reached> {
+        self.call("reach_store").await?;
+        Ok(Reached { address: shared_disks::address(self.world().number) })
+    }
+
+    async fn shut_out(&self, _: &Store, address: IpAddr) -> Result<()> {
+        self.call("shut_out").await?;
+        self.world().shared_disks().shut_out(address);
+        Ok(())
+    }
+
+    async fn let_in(&self, _: &Store, address: IpAddr) -> Result<()> {
+        self.call("let_in").await?;
+        self.world().shared_disks().let_in(address);
+        Ok(())
     }
 
     async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What simulated hosts have of disks that lie in stores.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, Ipv4Addr};
 
 use berth_domain::ids::{DiskId, MachineId};
 use berth_host::vm::{DiskSource, DiskSpec, Store};
@@ -13,6 +14,8 @@ pub struct SharedDisks {
     all: HashMap<(String, DiskId), i64>,
     /// Which machine of which host has each disk open.
     open: HashMap<DiskId, Opener>,
+    /// Hosts that every store refuses.
+    shut_out: BTreeSet<IpAddr>,
     /// What must never be, in words.
     violations: Vec<String>,
 }
@@ -57,6 +60,9 @@ impl SharedDisks {
     /// A machine opens one.
     pub fn open(&mut self, id: DiskId, by: Opener, store: &Store) -> Result<()> {
         self.find(id, store)?;
+        if self.shut_out.contains(&address(by.0)) {
+            return Err(EngineError::Transient("the store refuses this host".into()));
+        }
         if let Some(other) = self.open.insert(id, by).filter(|other| *other != by) {
             self.violations.push(format!("{by:?} opened the disk {id} while {other:?} had it"));
         }
@@ -73,6 +79,22 @@ impl SharedDisks {
         self.open.retain(|_, opener| *opener != by);
     }
 
+    /// Stores refuse a host from now on: its machines write nothing any more.
+    pub fn shut_out(&mut self, host: IpAddr) {
+        self.shut_out.insert(host);
+        self.open.retain(|_, (number, _)| address(*number) != host);
+    }
+
+    /// Stores take a host again.
+    pub fn let_in(&mut self, host: IpAddr) {
+        self.shut_out.remove(&host);
+    }
+
+    /// How many hosts stores refuse.
+    pub fn shut_outs(&self) -> usize {
+        self.shut_out.len()
+    }
+
     /// What two machines did with one disk at a time, in words.
     pub fn violations(&self) -> Vec<String> {
         self.violations.clone()
@@ -87,6 +109,12 @@ impl SharedDisks {
     pub fn count(&self) -> usize {
         self.all.len()
     }
+}
+
+/// The address of the simulated host of this number, as stores see it.
+pub fn address(number: u64) -> IpAddr {
+    let number = u32::try_from(number).unwrap_or(u32::MAX);
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)).saturating_add(number)).into()
 }
 
 fn missing() -> EngineError {

@@ -1,7 +1,8 @@
 //! Machines on switches of network namespaces, which are cut off and lost in every way. Only root may make those.
 //!
 //! Here a service on a cluster of PostgreSQL, whose leader is lost: three hosts with etcd and Patroni, configured by the text of
-//! `docs/postgresql.md`, and a real `berth serve` as their client. In `hosts` replicas and hosts with real VMs.
+//! `docs/postgresql.md`, and a real `berth serve` as their client. In `hosts` replicas and hosts with real VMs, and in `fence`
+//! hosts whose VMs have their disks in a real store of Ceph.
 
 #![expect(clippy::expect_used, clippy::panic, clippy::print_stdout, clippy::print_stderr, reason = "a test")]
 
@@ -9,6 +10,7 @@ mod client;
 mod clock;
 mod cluster;
 mod document;
+mod fence;
 #[path = "../machines/guest.rs"]
 mod guest;
 mod hosts;

@@ -74,8 +74,13 @@ fn replica(number: u8, launcher: &[String], database: SocketAddr) -> Service {
     service
 }
 
+/// Waits until no other test has guests on a switch.
+pub async fn one_at_a_time() -> MutexGuard<'static, ()> {
+    TURN.lock().await
+}
+
 /// Has a machine that takes no requests join.
-async fn joined(admin: &Caller, launcher: Vec<String>) -> HostProcess {
+pub async fn joined(admin: &Caller, launcher: Vec<String>) -> HostProcess {
     let added = admin.post("/api/v1/admin/hosts", json!({"name": "gamma", "region_id": "local"})).await;
     assert_eq!(added.status, 201, "{added:?}");
     let token = added.body["token"].as_str().expect("a token");
@@ -96,7 +101,7 @@ impl Site {
     /// The same, of which the wall clocks of both replicas and of the joined host are so many seconds ahead. What is listed as the
     /// newest is so by them, and nobody looks at it where they are apart.
     pub async fn with_clocks(clocks: [i64; 3]) -> Self {
-        let turn = TURN.lock().await;
+        let turn = one_at_a_time().await;
         let (lan, clock) = (Lan::around(CLIENT), Clock::compiled());
         let launcher = |place: &Place, seconds| [place.launcher(), clock.ahead(seconds)].concat();
         let database = lan.host(DATABASE);

@@ -9,6 +9,7 @@ pub mod ask;
 pub mod disk;
 pub mod error;
 pub mod export;
+pub mod fence;
 pub mod gpu;
 pub mod guest;
 pub mod image;

@@ -5,7 +5,7 @@
 //! Who may have a disk at a time is decided by rows and generations, as with every machine: a store only keeps bytes.
 
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -33,6 +33,13 @@ pub struct Store {
     pub user: String,
     /// The user's key.
     pub key: Key,
+}
+
+/// That a host reaches a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// Its address, as the store sees it: what that refuses once the host is to be shut out.
+    pub address: IpAddr,
 }
 
 /// A key of a user of Ceph, as base64. Its `Debug` hides it.

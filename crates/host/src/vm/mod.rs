@@ -8,7 +8,7 @@ mod integrity;
 pub mod qemu;
 pub mod travel;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use async_trait::async_trait;
@@ -25,7 +25,7 @@ pub use berth_domain::host::gpu::{Device, Gpu};
 pub use berth_domain::host::image::{Arrival, Edition, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot};
 pub use berth_domain::host::migration::{Channel, Likeness};
 pub use berth_domain::host::model::VmNetwork;
-pub use berth_domain::host::shared_disk::Store;
+pub use berth_domain::host::shared_disk::{Reached, Store};
 pub use berth_domain::host::vm::{Capacity, DataDisk, Found, GuestKeys, MachineSpec, Open, Started, Usage};
 
 use crate::Result;
@@ -79,8 +79,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Moves the files of a disk into a folder; fine where there are none.
     async fn set_aside_disk(&self, id: DiskId, into: &Path) -> Result<()>;
 
-    /// Whether it reaches a store. A final error says what is missing; there is an answer within seconds, of whatever kind.
-    async fn reach_store(&self, store: &Store) -> Result<()>;
+    /// Whether it reaches a store, and from where. A final error says what is missing; there is an answer within seconds, of
+    /// whatever kind.
+    async fn reach_store(&self, store: &Store) -> Result<Reached>;
+
+    /// Has a store refuse whatever comes from an address, what is under way, too, until [`Engine::let_in`]; by a user of the store
+    /// who may do that. Only the service's own host is asked, so that no other one learns that user's key.
+    async fn shut_out(&self, store: &Store, address: IpAddr) -> Result<()>;
+
+    /// Has a store take again what comes from an address; fine where it does.
+    async fn let_in(&self, store: &Store, address: IpAddr) -> Result<()>;
 
     /// Makes a disk in a store, whole or not at all: of an image, empty, or with a file system. One that is there stays as it
     /// is.

@@ -37,6 +37,7 @@ mod rescue;
 mod room;
 mod screen;
 mod served;
+mod serving;
 mod settings;
 mod shared;
 mod shared_boots;
@@ -45,7 +46,7 @@ mod start;
 mod travels;
 
 use std::collections::HashSet;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,12 +70,12 @@ use self::boots::Boots;
 use self::exports::Exports;
 use self::network::Programs;
 use self::screen::Screens;
-use self::served::Served;
+use self::serving::Serving;
 use super::integrity::Integrity;
 use super::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
     ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness,
-    MachineSpec, Open, Part, Started, Store, Usage, VmNetwork,
+    MachineSpec, Open, Part, Reached, Started, Store, Usage, VmNetwork,
 };
 use crate::bridge::Bridges;
 use crate::clock::Clock;
@@ -119,7 +120,7 @@ pub struct QemuEngine {
     making_bases: tokio::sync::Mutex<()>,
     screens: Screens,
     exports: Arc<Exports>,
-    served: Served,
+    serving: Serving,
 }
 
 impl QemuEngine {
@@ -151,7 +152,7 @@ impl QemuEngine {
             saving: Mutex::default(),
             making_bases: tokio::sync::Mutex::default(),
             screens: Screens::default(),
-            served: Served::default(),
+            serving: Serving::default(),
         }
     }
 
@@ -325,8 +326,16 @@ impl Engine for QemuEngine {
         Ok(())
     }
 
-    async fn reach_store(&self, store: &Store) -> Result<()> {
+    async fn reach_store(&self, store: &Store) -> Result<Reached> {
         self.reach(store).await
+    }
+
+    async fn shut_out(&self, store: &Store, address: IpAddr) -> Result<()> {
+        self.fence(store, address).await
+    }
+
+    async fn let_in(&self, store: &Store, address: IpAddr) -> Result<()> {
+        self.lift_fence(store, address).await
     }
 
     async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {

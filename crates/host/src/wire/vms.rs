@@ -1,6 +1,6 @@
 //! [`Engine`] by bytes.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
@@ -16,7 +16,7 @@ use super::remote::{Remote, read};
 use crate::vm::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
     ExportSource, Exported, Found, Gpu, GuestKeys, ImageFile, ImageImport, ImageInfo, ImageOfSnapshot, Likeness,
-    MachineSpec, Open, Part, Started, Store, Usage, VmNetwork,
+    MachineSpec, Open, Part, Reached, Started, Store, Usage, VmNetwork,
 };
 use crate::{EngineError, Result, lost};
 
@@ -71,8 +71,16 @@ impl Engine for Remote {
         self.ask(disk::SetAside { id, at: lost::day(into)? }).await
     }
 
-    async fn reach_store(&self, store: &Store) -> Result<()> {
+    async fn reach_store(&self, store: &Store) -> Result<Reached> {
         self.ask(shared_disk::Reach { store: store.clone() }).await
+    }
+
+    async fn shut_out(&self, _: &Store, _: IpAddr) -> Result<()> {
+        Err(not_asked())
+    }
+
+    async fn let_in(&self, _: &Store, _: IpAddr) -> Result<()> {
+        Err(not_asked())
     }
 
     async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
@@ -320,4 +328,9 @@ impl Engine for Remote {
     fn watch(&self) -> broadcast::Receiver<MachineId> {
         self.cache.vms.subscribe()
     }
+}
+
+/// What is said of a question that is never sent.
+fn not_asked() -> EngineError {
+    EngineError::Permanent("only the service's own host has a store shut others out".into())
 }

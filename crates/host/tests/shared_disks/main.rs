@@ -176,5 +176,15 @@ async fn what_cannot_be_is_said_soon() {
     world.ceph.answer(true);
     until("it is reached again", async || engine.reach_store(store).await.is_ok()).await;
     world.host.start().await;
+
+    // A machine whose disks do not answer is seen, and ends.
+    world.says("setsid sh -c 'while echo late >>/root/late; do sync; done' </dev/null >/dev/null 2>&1 &").await;
+    world.ceph.answer(false);
+    let began = Instant::now();
+    world.host.is(Machine::Running).await;
+    println!("it is seen after {:?}", began.elapsed());
     world.host.engine.power_off(spec.aim()).await.expect("an end");
+    println!("it ended after {:?}", began.elapsed());
+    assert_eq!((world.host.pid(), world.served()), (None, Vec::new()));
+    world.ceph.answer(true);
 }

@@ -98,7 +98,7 @@ async fn stores(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
     for store in config.disk_stores.stores() {
         let name = &store.name;
         let found = match timeout(PATIENCE, engine.reach_store(store)).await {
-            Ok(Ok(())) => Ok(format!("{name} is reached, and VMs whose disks lie there can run here")),
+            Ok(Ok(_)) => Ok(format!("{name} is reached, and VMs whose disks lie there can run here")),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("it does not answer within {} seconds", PATIENCE.as_secs())),
         };

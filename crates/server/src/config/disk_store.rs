@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use berth_domain::gateway::Access;
+use berth_domain::host::fence::SOONEST;
 use berth_domain::host::shared_disk::{Key, Store};
 use serde::Deserialize;
 
 use super::Catalog;
 use super::model::key_of;
+
+/// Longest time after which a host that is lost may be shut out, in seconds: a day.
+const LATEST: i64 = 86_400;
 
 /// The stores of the platform.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -26,6 +30,17 @@ pub struct DiskStore {
     pub regions: Vec<String>,
     /// The store.
     pub store: Store,
+    /// How a host that is lost is shut out; none where none is.
+    pub fencing: Option<Fencing>,
+}
+
+/// How a host that is lost is shut out of a store, so that its VMs start elsewhere.
+#[derive(Clone, Debug)]
+pub struct Fencing {
+    /// The store, by a user who may have it refuse others. No host learns this user's key.
+    pub by: Store,
+    /// How many seconds after it was there last.
+    pub after: i64,
 }
 
 /// A store as the file describes it.
@@ -45,6 +60,15 @@ struct Told {
     user: String,
     /// The file of the user's key. A relative path begins at the folder of the configuration's file.
     key_file: PathBuf,
+    /// How many seconds after a host was there last its VMs start elsewhere; none where they wait for it.
+    #[serde(default)]
+    restart_elsewhere_seconds: Option<i64>,
+    /// The user who may have the store refuse a host, without `client.`.
+    #[serde(default)]
+    fence_user: Option<String>,
+    /// The file of that user's key.
+    #[serde(default)]
+    fence_key_file: Option<PathBuf>,
 }
 
 impl From<Vec<Told>> for DiskStores {
@@ -68,6 +92,11 @@ impl DiskStores {
     /// The one of this name.
     pub fn named(&self, name: &str) -> Option<&Store> {
         self.stores().find(|store| store.name == name)
+    }
+
+    /// How a host is shut out of the one of this name.
+    pub fn fencing(&self, name: &str) -> Option<&Fencing> {
+        self.stores.iter().find(|of| of.store.name == name)?.fencing.as_ref()
     }
 
     /// The one that new disks of a region lie in; none where they lie on hosts.
@@ -96,16 +125,35 @@ impl DiskStores {
 
 impl Told {
     fn read(self, folder: Option<&Path>) -> Result<DiskStore> {
-        let Self { name, regions, monitors, pool, user, key_file } = self;
-        ensure!(!key_file.as_os_str().is_empty(), "key_file must name the file of the user's key");
-        let file = folder.map_or_else(|| key_file.clone(), |folder| folder.join(&key_file));
-        let key = key_of(&Access::File(file.to_string_lossy().into_owned()))?;
-        // What is wrong with it is said without it.
-        let key = Key::try_from(key.0).map_err(|wrong| anyhow!("{}: {wrong}", file.display()))?;
+        let key = read_key("key_file", &self.key_file, folder)?;
+        let Self { name, regions, monitors, pool, user, .. } = self;
         let store = Store { name, monitors, pool, user, key };
         store.check().map_err(anyhow::Error::msg)?;
-        Ok(DiskStore { regions, store })
+        let told = (self.restart_elsewhere_seconds, self.fence_user, self.fence_key_file);
+        let fencing = match told {
+            (None, None, None) => None,
+            (Some(after), Some(user), Some(file)) => {
+                ensure!(
+                    (SOONEST..=LATEST).contains(&after),
+                    "restart_elsewhere_seconds must be from {SOONEST} to {LATEST}"
+                );
+                let by = Store { user, key: read_key("fence_key_file", &file, folder)?, ..store.clone() };
+                by.check().map_err(anyhow::Error::msg)?;
+                ensure!(by.user != store.user, "fence_user must be another one than user, whose key every host has");
+                Some(Fencing { by, after })
+            }
+            _ => bail!("restart_elsewhere_seconds, fence_user and fence_key_file go together: give all three, or none"),
+        };
+        Ok(DiskStore { regions, store, fencing })
     }
+}
+
+/// The key that a file holds. What is wrong with it is said without it.
+fn read_key(field: &str, file: &Path, folder: Option<&Path>) -> Result<Key> {
+    ensure!(!file.as_os_str().is_empty(), "{field} must name the file of the user's key");
+    let file = folder.map_or_else(|| file.to_owned(), |folder| folder.join(file));
+    let key = key_of(&Access::File(file.to_string_lossy().into_owned()))?;
+    Key::try_from(key.0).map_err(|wrong| anyhow!("{}: {wrong}", file.display()))
 }
 
 #[cfg(test)]
@@ -131,6 +179,24 @@ mod tests {
         format!(
             "[[disk_stores]]\nname = \"{name}\"\nmonitors = [\"10.0.0.1:3300\"]\npool = \"rbd\"\nuser = \"berth\"\n{rest}\n"
         )
+    }
+
+    /// A store that shuts hosts out.
+    fn fenced(after: i64, user: &str, file: &str) -> String {
+        let fencing =
+            format!("restart_elsewhere_seconds = {after}\nfence_user = \"{user}\"\nfence_key_file = \"{file}\"");
+        store("pool-a", &format!("key_file = \"ceph.key\"\n{fencing}"))
+    }
+
+    #[test]
+    fn a_store_shuts_hosts_out_by_a_user_of_its_own() {
+        for after in [30, 86_400] {
+            let stores = with(&fenced(after, "fence", "ceph.key")).expect("stores");
+            let fencing = stores.fencing("pool-a").expect("a fence");
+            assert_eq!((fencing.after, fencing.by.user.as_str(), fencing.by.pool.as_str()), (after, "fence", "rbd"));
+        }
+        let stores = with(&store("pool-a", "key_file = \"ceph.key\"")).expect("stores");
+        assert!(stores.fencing("pool-a").is_none());
     }
 
     #[test]
@@ -163,6 +229,14 @@ mod tests {
             (mine.replace("10.0.0.1:3300", "monitor"), "monitor"),
             (mine.replace("[\"10.0.0.1:3300\"]", "[]"), "monitors"),
             (store("pool-a", &format!("{key}\nsize = 3")), "size"),
+            (store("pool-a", &format!("{key}\nfence_user = \"fence\"")), "all three, or none"),
+            (fenced(29, "fence", "ceph.key"), "from 30 to 86400"),
+            (fenced(86_401, "fence", "ceph.key"), "from 30 to 86400"),
+            (fenced(30, "berth", "ceph.key"), "another one than user"),
+            (fenced(30, "a b", "ceph.key"), "user"),
+            (fenced(30, "fence", "none.key"), "none.key cannot be read"),
+            (fenced(30, "fence", "other.key"), "base64"),
+            (fenced(30, "fence", ""), "fence_key_file"),
         ];
         for (text, word) in wrong {
             let error = format!("{:#}", with(&text).expect_err("a mistake"));

@@ -41,7 +41,7 @@ pub use acceleration::Acceleration;
 pub use audit::Audit;
 pub use backup::{Backups, S3};
 pub use catalog::{Catalog, Plan, Region, Share, VmConfig};
-pub use disk_store::{DiskStore, DiskStores};
+pub use disk_store::{DiskStore, DiskStores, Fencing};
 pub use identity::{Identity, SignUpMode, VerifiedEmail};
 pub use log::LogFormat;
 pub use lost::Lost;

@@ -125,7 +125,13 @@ pub struct Machine {
 impl Machine {
     /// Is on another host from now on, where it holds nothing yet.
     pub fn leave_for(&mut self, host: HostId) {
-        (self.host, self.reserved, self.slot, self.host_boot) = (Some(host), false, None, None);
+        self.leave();
+        self.host = Some(host);
+    }
+
+    /// Is on no host from now on, and holds nothing.
+    pub fn leave(&mut self) {
+        (self.host, self.reserved, self.slot, self.host_boot) = (None, false, None, None);
         (self.address, self.ssh_port, self.shared_address, self.pool_address) = (None, None, None, None);
     }
 }

@@ -102,6 +102,7 @@ const STEPS: &[Step] = steps![
     72 "0072" "durable",
     73 "0073" "vm_migrations",
     74 "0074" "disk_stores",
+    75 "0075" "fences",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -23,6 +23,7 @@ mod envelope;
 mod event;
 mod export;
 mod fault;
+mod fence;
 mod firewall;
 mod fleet;
 mod gpu;

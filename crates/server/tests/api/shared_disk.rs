@@ -20,7 +20,7 @@ fn in_store(config: &mut Config) {
     let key = Key::try_from(KEY.to_owned()).expect("a key");
     let monitors = vec!["10.0.0.1:3300".to_owned()];
     let store = Store { name: "pool-a".into(), monitors, pool: "rbd".into(), user: "berth".into(), key };
-    config.disk_stores = vec![DiskStore { regions: vec!["local".into()], store }].into();
+    config.disk_stores = vec![DiskStore { regions: vec!["local".into()], store, fencing: None }].into();
 }
 
 /// A platform whose host reaches a store.

@@ -3,17 +3,17 @@
 use super::question::questions;
 use crate::host::Aim;
 use crate::host::disk::DiskSpec;
-use crate::host::shared_disk::Store;
+use crate::host::shared_disk::{Reached, Store};
 use crate::ids::DiskId;
 
 questions! {
     /// What may be asked about disks that lie in a store.
     "shared_disk" {
-        /// Whether the host reaches a store; a final error says what is missing.
+        /// Whether the host reaches a store, and from where; a final error says what is missing.
         Reach "reach" {
             /// Which.
             store: Store,
-        } -> (),
+        } -> Reached,
         /// Makes a disk there, whole or not at all: of an image, empty, or with a file system.
         Make "make" {
             /// The disk.

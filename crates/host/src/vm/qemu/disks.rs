@@ -7,7 +7,7 @@ use berth_domain::ids::{DiskId, MachineId};
 use berth_qemu::disk;
 use berth_qemu::machine::{self, Drive};
 
-use super::served::served_drive;
+use super::serving::served_drive;
 use super::{QemuEngine, gib};
 use crate::error::{qemu_failed, transient};
 use crate::vm::{DiskSource, DiskSpec, MachineSpec};

@@ -5,17 +5,15 @@
 //! its machine lets go of it ([`served`]); a machine whose program ended early goes on without the disk, whose reads and
 //! writes fail, until it is started again.
 
-use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use berth_domain::ids::{DiskId, MachineId};
-use berth_qemu::machine::{self, Drive, SERVED};
-use berth_qemu::served::{self, Serving};
-use tokio::sync::RwLock;
+use berth_qemu::machine;
+use berth_qemu::served::{self, Server};
 
 use super::disks::in_time;
+use super::serving::served_drive;
 use super::shared::pool_of;
 use super::{QemuEngine, named, notes};
 use crate::error::{qemu_failed, transient};
@@ -24,15 +22,6 @@ use crate::{EngineError, Result, fault};
 
 /// Where what serves disks lies, below the data folder.
 const FOLDER: &str = "served";
-
-/// What this service knows of what serves disks.
-#[derive(Default)]
-pub(super) struct Served {
-    /// Whoever begins one reads, and whoever ends what serves no machine writes.
-    beginning: RwLock<()>,
-    /// Disks of which it was told that a machine has lost them.
-    lost: Mutex<HashSet<DiskId>>,
-}
 
 impl QemuEngine {
     fn serving_folder(&self) -> PathBuf {
@@ -49,7 +38,7 @@ impl QemuEngine {
     }
 
     /// Has all disks of a machine served that is about to start, where they lie in a store.
-    pub(super) async fn serve(&self, spec: &MachineSpec) -> Result<Vec<Serving>> {
+    pub(super) async fn serve(&self, spec: &MachineSpec) -> Result<Vec<Server>> {
         let Some(store) = &spec.store else { return Ok(Vec::new()) };
         if spec.rescue.is_some() {
             let text = "a VM whose disks lie in a store cannot be rescued; start it from its own system";
@@ -63,15 +52,15 @@ impl QemuEngine {
         Ok(all)
     }
 
-    async fn serve_disk(&self, machine: MachineId, id: DiskId, store: &Store) -> Result<Serving> {
+    async fn serve_disk(&self, machine: MachineId, id: DiskId, store: &Store) -> Result<Server> {
         let pool = pool_of(store)?;
         let (dir, jail) = (self.serving_dir(id), self.settings.host.machines.of_served(id));
         std::fs::create_dir_all(self.serving_folder()).map_err(transient)?;
-        let _turn = self.served.beginning.read().await;
+        let _turn = self.serving.beginning.read().await;
         notes::write(&self.serving_note(id), machine.to_string().as_bytes()).map_err(transient)?;
         let spec = served::Spec { id: id.0, dir: &dir, pool: &pool, image: &id.to_string(), jail };
         let begun = served::start(spec).await;
-        self.lost().remove(&id);
+        self.serving.lost().remove(&id);
         begun.map_err(qemu_failed)
     }
 
@@ -119,7 +108,7 @@ impl QemuEngine {
 
     /// Ends what serves disks to machines that are gone, and tells of machines whose disks are not served any more.
     pub(super) async fn tend_served(&self) {
-        let Ok(_turn) = self.served.beginning.try_write() else { return };
+        let Ok(_turn) = self.serving.beginning.try_write() else { return };
         for id in named::<DiskId>(&self.serving_folder()) {
             if let Err(error) = self.look_at_served(id).await {
                 tracing::warn!(disk = %id, %error, "what serves a disk to no machine cannot be ended; trying again");
@@ -135,7 +124,7 @@ impl QemuEngine {
                     self.forget_serving(id)?;
                 }
             }
-            Some(vm) if !served::runs(&dir, id.0) && self.lost().insert(id) => {
+            Some(vm) if !served::runs(&dir, id.0) && self.serving.lost().insert(id) => {
                 let said = served::last_words(&dir);
                 tracing::error!(
                     disk = %id, %vm, said,
@@ -154,19 +143,10 @@ impl QemuEngine {
     }
 
     fn forget_serving(&self, id: DiskId) -> Result<()> {
-        self.lost().remove(&id);
+        self.serving.lost().remove(&id);
         match std::fs::remove_file(self.serving_note(id)) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(transient(error)),
             _ => Ok(()),
         }
     }
-
-    fn lost(&self) -> std::sync::MutexGuard<'_, HashSet<DiskId>> {
-        self.served.lost.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A disk that is served.
-pub(super) fn served_drive(id: DiskId) -> Drive {
-    Drive { path: PathBuf::new(), format: SERVED, bases: Vec::new(), serial: id.serial() }
 }

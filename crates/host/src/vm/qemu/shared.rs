@@ -4,6 +4,7 @@
 //! so that what has the name is a disk, whatever was interrupted. What a root disk boots with lies beside it before that
 //! ([`super::shared_boots`]). Nothing of a store is kept here but what serves disks to machines ([`super::served`]).
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use berth_domain::ids::DiskId;
@@ -13,17 +14,23 @@ use berth_qemu::{Error, disk};
 
 use super::{QemuEngine, STAGING, gib};
 use crate::error::{qemu_failed, transient};
-use crate::vm::{DiskSource, DiskSpec, Store};
+use crate::vm::{DiskSource, DiskSpec, Reached, Store};
 use crate::{EngineError, Result, fault};
 
 impl QemuEngine {
-    /// Whether this host can do all that disks of a store need.
-    pub(super) async fn reach(&self, store: &Store) -> Result<()> {
-        pool_of(store)?.reach().await.map_err(|error| match error {
-            // An operator reads this, who may know all of it.
-            Error::Invalid(_) | Error::Missing { .. } => EngineError::Permanent(error.to_string()),
-            other => transient(other),
-        })
+    /// Whether this host can do all that disks of a store need, and from where it reaches it.
+    pub(super) async fn reach(&self, store: &Store) -> Result<Reached> {
+        pool_of(store)?.reach().await.map(|address| Reached { address }).map_err(for_operator)
+    }
+
+    /// Has a store refuse whatever comes from an address.
+    pub(super) async fn fence(&self, store: &Store, address: IpAddr) -> Result<()> {
+        pool_of(store)?.shut_out(address).await.map_err(for_operator)
+    }
+
+    /// Has a store take again what comes from an address.
+    pub(super) async fn lift_fence(&self, store: &Store, address: IpAddr) -> Result<()> {
+        pool_of(store)?.let_in(address).await.map_err(for_operator)
     }
 
     /// Makes a disk in a store, whole or not at all.
@@ -95,6 +102,14 @@ impl QemuEngine {
         let folder = self.settings.host.data.join(STAGING);
         std::fs::create_dir_all(&folder).map_err(transient)?;
         Ok(folder.join(format!("shared-{id}.{what}")))
+    }
+}
+
+/// What is wrong with a store: an operator reads this, who may know all of it.
+fn for_operator(error: Error) -> EngineError {
+    match error {
+        Error::Invalid(_) | Error::Missing { .. } => EngineError::Permanent(error.to_string()),
+        other => transient(other),
     }
 }
 

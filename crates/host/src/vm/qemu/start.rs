@@ -10,7 +10,7 @@ use berth_qemu::{accel, machine};
 
 use super::boots::Begun;
 use super::bridged::Plugged;
-use super::served::served_drive;
+use super::serving::served_drive;
 use super::{QemuEngine, network};
 use crate::error::qemu_failed;
 use crate::vm::{DataDisk, MachineSpec, Open, Started};

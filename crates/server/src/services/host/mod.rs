@@ -42,7 +42,7 @@ use crate::db::{Db, DbError, Tx, machine};
 pub use authority::find as authority;
 pub use enrolment::Enrolment;
 pub use service::{Hosts, Own, Probe};
-pub use store::host::{HostRow, all, among, find, joined};
+pub use store::host::{HostRow, all, among, find, joined, removed, set_fence};
 
 /// What the host of a replica is called in its certificates. Nobody joins as it: it makes them itself.
 pub const fn name_of_replica(id: HostId) -> HostName {
@@ -131,6 +131,8 @@ impl Hosts {
             version: Some(env!("CARGO_PKG_VERSION").to_owned()),
             trouble: None,
             stores: known.map(|known| known.stores.clone()).unwrap_or_default(),
+            store_addresses: known.map(|known| known.store_addresses.clone()).unwrap_or_default(),
+            fences: known.map(|known| known.fences.clone()).unwrap_or_default(),
         }
     }
 

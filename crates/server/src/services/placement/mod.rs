@@ -42,7 +42,7 @@ pub async fn takers(on: impl On) -> Result<Vec<HostId>, DbError> {
 pub async fn reaching(on: impl On, store: &str) -> Result<Vec<HostId>, DbError> {
     let is_there = |state| matches!(state, State::Ready | State::Cordoned | State::Draining);
     let hosts = host::all(on).await?.into_iter().filter(|host| is_there(host.state()));
-    Ok(hosts.filter(|host| matches!(host.stores.get(store), Some(None))).map(|host| host.id).collect())
+    Ok(hosts.filter(|host| matches!(host.usable_stores().get(store), Some(None))).map(|host| host.id).collect())
 }
 
 /// Which VMs leave a host; none where it is not drained.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use berth_domain::host::State;
 use berth_domain::host::gpu::{Device, Gpu};
 use berth_domain::host::placement::{
-    AtHand, Disk, Host, Overcommit, Placed, Policy, Promised, Refused, Wish, place as decide,
+    AtHand, Disk, Host, Overcommit, Placed, Policy, Promised, Refused, Stores, Wish, place as decide,
 };
 use berth_domain::ids::HostId;
 use serde_json::json;
@@ -69,6 +69,7 @@ impl From<Refused> for Refusal {
 /// A host's row, and what machines hold of it.
 struct Standing {
     row: HostRow,
+    stores: Stores,
     promised: Promised,
     held_gpus: BTreeSet<Device>,
 }
@@ -127,6 +128,7 @@ impl Standings {
         let mut standing = |row: HostRow| Standing {
             promised: promised.remove(&row.id).unwrap_or_default(),
             held_gpus: held_gpus.remove(&row.id).unwrap_or_default(),
+            stores: row.usable_stores(),
             row,
         };
         Ok(Self(rows.into_iter().map(|row| (row.id, standing(row))).collect()))
@@ -163,7 +165,7 @@ impl Standing {
             says: now.is_some(),
             regions: &row.regions,
             labels: &row.labels,
-            stores: &row.stores,
+            stores: &self.stores,
             vcpu: now.and_then(|now| now.vcpu),
             memory_mb: now.map_or(0, |now| now.memory_mb),
             most_sandboxes: now.and_then(|now| now.most_sandboxes),

@@ -175,6 +175,8 @@ mod tests {
             version: None,
             trouble: None,
             stores: BTreeMap::new(),
+            store_addresses: BTreeMap::new(),
+            fences: BTreeMap::new(),
         }
     }
 

@@ -20,7 +20,7 @@ use super::slots::Slots;
 use super::travels::Travels;
 use super::ways::Ways;
 use super::{metrics, views};
-use crate::config::{Amount, Answered, Catalog, DiskStores};
+use crate::config::{Amount, Answered, Catalog, DiskStores, Fencing};
 use crate::db::Db;
 use crate::services::fleet::Fleet;
 use crate::services::placement::Estimates;
@@ -147,6 +147,11 @@ impl Vms {
             ))
         };
         self.inner.stores.named(name).ok_or_else(gone)
+    }
+
+    /// How a host is shut out of the store of this name.
+    pub(in crate::services::vm) fn fencing(&self, name: &str) -> Option<&Fencing> {
+        self.inner.stores.fencing(name)
     }
 
     /// What an hour of a GiB of a disk costs.

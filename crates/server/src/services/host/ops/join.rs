@@ -234,5 +234,7 @@ fn promised(name: String, token: &JoinToken, now: Timestamp) -> HostRow {
         version: None,
         trouble: None,
         stores: BTreeMap::new(),
+        store_addresses: BTreeMap::new(),
+        fences: BTreeMap::new(),
     }
 }

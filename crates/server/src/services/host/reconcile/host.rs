@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use berth_domain::host::placement::Stores;
 use tokio_util::sync::CancellationToken;
 
-use super::stores::Reaching;
+use super::stores::{Known, Reaching};
 use crate::db::DbError;
 use crate::services::fleet::Fleet;
 use crate::services::host::{Hosts, store};
@@ -20,22 +19,26 @@ pub async fn keep_fresh(hosts: Hosts, fleet: Fleet, stop: CancellationToken) {
     let mut pause = if hosts.own.stores.is_empty() { LOOK } else { Duration::ZERO };
     while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
         let known = reaching.look(|| fleet.here().vm.clone(), hosts.clock.now()).await;
-        if let Err(error) = refresh(&hosts, known).await {
-            tracing::warn!(%error, "the row of this host cannot be kept fresh; trying again");
+        match refresh(&hosts, known).await {
+            Ok(is_fenced) => reaching.fenced(is_fenced),
+            Err(error) => tracing::warn!(%error, "the row of this host cannot be kept fresh; trying again"),
         }
         pause = LOOK;
     }
 }
 
-/// Writes how it is, and which stores it reaches if that is known anew.
-async fn refresh(hosts: &Hosts, stores: Option<Stores>) -> Result<(), DbError> {
+/// Writes how it is, and which stores it reaches if that is known anew; whether it is shut out of one.
+async fn refresh(hosts: &Hosts, stores: Option<Known>) -> Result<bool, DbError> {
     let gpus = hosts.gpus().await;
     let mut tx = hosts.db.begin().await?;
     let known = store::host::find(&mut tx, hosts.own.id).await?;
     let mut row = hosts.row(known.as_ref(), gpus);
-    row.stores = stores.unwrap_or(row.stores);
+    if let Some(stores) = stores {
+        stores.note(&mut row);
+    }
     store::host::put(&mut tx, known.as_ref(), &row).await?;
-    tx.commit().await
+    tx.commit().await?;
+    Ok(!row.fences.is_empty())
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ use std::time::Duration;
 use berth_domain::Timestamp;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::join::{LOST_SECONDS, Presence, is_lost, is_renewed};
-use berth_domain::host::placement::Stores;
 use berth_domain::host::{Capacity, State, ask};
 use berth_domain::ids::HostId;
 use berth_domain::replica::AHEAD;
@@ -17,7 +16,7 @@ use berth_host::wire::{Gone, Remote};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::stores::Reaching;
+use super::stores::{Known, Reaching};
 use crate::db::{DbError, keeper};
 use crate::services::fleet::Engines;
 use crate::services::host::store::host::HostRow;
@@ -188,7 +187,7 @@ struct Found {
     presence: Presence,
     gpus: Option<Vec<Gpu>>,
     /// Which stores it reaches, if that is known anew.
-    stores: Option<Stores>,
+    stores: Option<Known>,
     /// When its new certificate ends, if it was given one.
     renewed: Option<Timestamp>,
 }
@@ -272,6 +271,7 @@ impl Asked {
         let known = store::host::find(&mut tx, self.name.id).await?;
         // Meanwhile it was removed, or it joined again: another task asks it.
         let Some(known) = known.filter(|known| known.enrolment == self.name.enrolment) else { return Ok(()) };
+        self.reaching.fenced(!known.fences.is_empty());
         let row = match found {
             Ok(found) => {
                 self.seen = now;
@@ -296,7 +296,7 @@ fn fresh(known: HostRow, found: Found, now: Timestamp) -> HostRow {
     let (name, version, boot, missing) = (word(name), word(version), word(boot), missing.map(word));
     overcommit.retain(|kind, _| ["vm", "sandbox"].contains(&kind.as_str()));
     let state = if known.state == State::Lost { State::Ready } else { known.state };
-    HostRow {
+    let mut row = HostRow {
         name,
         capacity: Capacity { cpus, memory_mb },
         gpus: found.gpus.map_or(known.gpus, |mut gpus| {
@@ -304,7 +304,6 @@ fn fresh(known: HostRow, found: Found, now: Timestamp) -> HostRow {
             gpus
         }),
         overcommit,
-        stores: found.stores.unwrap_or(known.stores),
         boot: Some(boot),
         version: Some(version),
         certificate_until: found.renewed.or(known.certificate_until),
@@ -312,7 +311,11 @@ fn fresh(known: HostRow, found: Found, now: Timestamp) -> HostRow {
         trouble: missing,
         last_seen: now,
         ..known
+    };
+    if let Some(stores) = found.stores {
+        stores.note(&mut row);
     }
+    row
 }
 
 fn tell(before: &HostRow, now: &HostRow) {

@@ -1,8 +1,10 @@
 //! Rows of hosts.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use berth_domain::Timestamp;
+use berth_domain::host::fence::{Fence, Fences};
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::placement::{Overcommit, Stores};
 use berth_domain::host::{Capacity, Drain, Service, State};
@@ -12,6 +14,9 @@ use crate::db::listing::{Listed, Listing, Words};
 use crate::db::record::{self, Columns};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, json, marks, page_of, sql};
 use crate::{columns, no_platforms, no_platforms_layer};
+
+/// What is said of a store that a host is shut out of.
+const FENCED: &str = "it was lost, and is shut out of the store until it has ended what it had; since";
 
 /// The table.
 const TABLE: &str = "hosts";
@@ -68,6 +73,10 @@ pub struct HostRow {
     pub trouble: Option<String>,
     /// Which stores of disks it reaches, and why it does not reach the others.
     pub stores: Stores,
+    /// From where it reached each of them last.
+    pub store_addresses: BTreeMap<String, IpAddr>,
+    /// Those that it is shut out of.
+    pub fences: Fences,
 }
 
 impl FromRow for HostRow {
@@ -97,6 +106,8 @@ impl FromRow for HostRow {
             version: row.opt_text("version")?,
             trouble: row.opt_text("trouble")?,
             stores: row.json("stores")?,
+            store_addresses: row.json("store_addresses")?,
+            fences: row.json("fences")?,
         })
     }
 }
@@ -111,6 +122,12 @@ impl HostRow {
     pub fn overcommit(&self, here: Overcommit) -> Overcommit {
         let said = |word: &str, here| self.overcommit.get(word).copied().unwrap_or(here);
         Overcommit { vm: said("vm", here.vm), sandbox: said("sandbox", here.sandbox) }
+    }
+
+    /// Which stores of disks machines on it may use, and why not the others: it reaches them, and is not shut out.
+    pub fn usable_stores(&self) -> Stores {
+        let fence = |name: &String| self.fences.get(name).map(|fence| format!("{FENCED} {}", fence.since));
+        self.stores.iter().map(|(name, why)| (name.clone(), fence(name).or_else(|| why.clone()))).collect()
     }
 
     /// What becomes of its machines, by all that was said of it.
@@ -132,7 +149,7 @@ fn columns(host: &HostRow) -> Columns {
         "state": host.state.as_str(), "cordoned": host.cordoned, "drain": host.drain.map(Drain::as_str), "last_seen": host.last_seen, "created_at": host.created_at,
         "joined": host.joined, "service": host.service.map(Service::as_str), "enrolment": host.enrolment, "token_hash": host.token_hash.clone(), "token_until": host.token_until,
         "certificate_until": host.certificate_until, "version": host.version.clone(), "trouble": host.trouble.clone(),
-        "stores": json::text(&host.stores),
+        "stores": json::text(&host.stores), "store_addresses": json::text(&host.store_addresses), "fences": json::text(&host.fences),
     }
 }
 
@@ -267,6 +284,18 @@ pub async fn removed(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE joined = 1 AND removed_at IS NOT NULL ORDER BY id").fetch_all(on).await
 }
 
+/// Says that a host is shut out of a store, or that it is not; of one that was removed, too.
+pub async fn set_fence(tx: &mut Tx, id: HostId, store: &str, fence: Option<Fence>) -> Result<(), DbError> {
+    let found = sql("SELECT * FROM hosts WHERE id = $1").bind(id).fetch_optional::<HostRow>(&mut *tx).await?;
+    let Some(HostRow { mut fences, .. }) = found else { return Ok(()) };
+    match fence {
+        Some(fence) => drop(fences.insert(store.to_owned(), fence)),
+        None => drop(fences.remove(store)),
+    }
+    let set = sql("UPDATE hosts SET fences = $2 WHERE id = $1");
+    set.bind(id).bind(json::text(&fences)).execute(tx).await.map(drop)
+}
+
 /// The host that may join with the token of this hash.
 pub async fn by_token(on: impl On, hash: &str) -> Result<Option<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE token_hash = $1 AND removed_at IS NULL").bind(hash).fetch_optional(on).await
@@ -303,6 +332,8 @@ pub async fn lose_others(tx: &mut Tx, id: HostId) -> Result<(), DbError> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use uuid::Uuid;
 
     use super::*;
@@ -332,6 +363,12 @@ mod tests {
             certificate_until: None,
             version: Some("1".into()),
             trouble: None,
+            store_addresses: [("pool".to_owned(), Ipv4Addr::LOCALHOST.into())].into(),
+            fences: [(
+                "pool".to_owned(),
+                Fence { address: Ipv4Addr::LOCALHOST.into(), since: Timestamp(1), is_made: true },
+            )]
+            .into(),
             stores: Stores::from([
                 ("pool".to_owned(), None),
                 ("away".to_owned(), Some("no monitor answers".to_owned())),

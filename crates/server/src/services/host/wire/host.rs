@@ -239,7 +239,7 @@ impl HostView {
         let view = |gpu: &Gpu| GpuView::of(gpu, of_host());
         Self {
             gpus: row.gpus.iter().map(view).collect(),
-            stores: row.stores.iter().map(StoreView::of).collect(),
+            stores: row.usable_stores().into_iter().map(StoreView::of).collect(),
             id: row.id.to_string(),
             name: row.name().to_owned(),
             state: row.state().as_str(),
@@ -270,8 +270,8 @@ impl HostView {
 }
 
 impl StoreView {
-    fn of((name, trouble): (&String, &Option<String>)) -> Self {
-        Self { name: name.clone(), reached: trouble.is_none(), trouble: trouble.clone() }
+    fn of((name, trouble): (String, Option<String>)) -> Self {
+        Self { name, reached: trouble.is_none(), trouble }
     }
 }
 

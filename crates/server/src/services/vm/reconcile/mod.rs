@@ -9,6 +9,7 @@ pub mod disk_snapshot;
 mod disk_travel;
 mod download;
 pub mod drain;
+pub mod fence;
 pub(super) mod host;
 pub mod image;
 pub mod image_travel;

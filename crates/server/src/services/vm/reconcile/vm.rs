@@ -7,6 +7,9 @@ mod leaving;
 mod migration;
 mod placement;
 mod record;
+mod release;
+
+pub(super) use self::release::Released;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -93,6 +96,9 @@ impl Life for VmLife {
     async fn plan(&self, seen: &Seen) -> Result<Next<Step>, StepError> {
         if let Some(step) = plan::first(seen.vm.machine.migrating) {
             return Ok(Next::Take(step));
+        }
+        if let Some(until) = self.awaits_release(seen).await? {
+            return Ok(Next::Rest(Some(until)));
         }
         Ok(match plan::next(&self.snapshot(seen).await?) {
             Step::Rest => Next::Rest(None),

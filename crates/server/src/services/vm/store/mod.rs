@@ -8,6 +8,7 @@ pub mod backup_schedule;
 pub mod brought_disk;
 pub mod disk;
 pub mod disk_snapshot;
+pub mod fence;
 pub mod image;
 pub mod migration;
 pub mod name;

@@ -259,7 +259,7 @@ pub(super) fn apply(vm: &mut VmRow, step: &Step, now: Timestamp) {
 }
 
 /// Takes a new status, whose deadline begins now and has not passed yet.
-fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp) {
+pub(super) fn enter(vm: &mut VmRow, status: Status, message: Option<String>, now: Timestamp) {
     vm.status = status;
     vm.message = message;
     vm.status_since = now;
