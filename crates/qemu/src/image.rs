@@ -20,6 +20,8 @@ use crate::{Error, Result};
 
 /// The file that describes an image.
 pub const MANIFEST: &str = "image.json";
+/// Most bytes of that file: its recipe's have some hundred.
+pub const MOST_OF_MANIFEST: u64 = 1 << 20;
 /// Bytes that are hashed at a time.
 const CHUNK: usize = 1 << 20;
 /// Bytes of a GiB.
@@ -97,17 +99,27 @@ pub struct Import {
 }
 
 impl Manifest {
-    /// Reads the manifest of a folder. The files it names must lie in that folder.
+    /// Reads the manifest of a folder. The files it names must lie in that folder, and it says what those hash to and no others:
+    /// who wrote it may be somebody else than who made the folder.
     pub fn load(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
-        let bytes = std::fs::read(&path).map_err(at("cannot read", &path))?;
+        let file = std::fs::File::open(&path).map_err(at("cannot read", &path))?;
+        let mut bytes = Vec::new();
+        file.take(MOST_OF_MANIFEST + 1).read_to_end(&mut bytes).map_err(at("cannot read", &path))?;
+        if bytes.len() as u64 > MOST_OF_MANIFEST {
+            return Err(Error::Damaged(format!("image.json has more than {MOST_OF_MANIFEST} bytes")));
+        }
         let manifest: Self = serde_json::from_slice(&bytes).map_err(|e| Error::Damaged(format!("image.json: {e}")))?;
         let plain =
             |name: &&str| !name.is_empty() && !name.contains('/') && **name != *".." && dir.join(name).is_file();
-        match manifest.files().iter().find(|name| !plain(name)) {
-            Some(name) => Err(Error::Damaged(format!("the image has no file '{name}'"))),
-            None => Ok(manifest),
+        let files = manifest.files();
+        if let Some(name) = files.iter().find(|name| !plain(name)) {
+            return Err(Error::Damaged(format!("the image has no file '{name}'")));
         }
+        if let Some(name) = manifest.sha256.keys().find(|name| !files.contains(&name.as_str())) {
+            return Err(Error::Damaged(format!("image.json has a hash of '{name}', which is no file of the image")));
+        }
+        Ok(manifest)
     }
 
     /// The files beside the manifest.
@@ -328,6 +340,32 @@ mod tests {
         let error = import(&file, dir.path(), &options(), &bounds(1 << 20)).await.unwrap_err();
         assert!(error.to_string().contains("another file"), "{error}");
         assert!(!dir.path().join("foreign").exists());
+    }
+
+    #[test]
+    fn a_manifest_is_bounded_and_names_files_of_its_own_alone() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join("disk"), "").expect("a file");
+        let loaded = |hashed: &str, blanks: usize| {
+            let manifest = serde_json::json!({
+                "id": "x", "name": "X", "os": "linux", "version": "1", "login_user": "root", "disk": "disk",
+                "boot": {"kind": "firmware", "firmware": "bios"}, "virtual_size_bytes": 1, "min_memory_mb": 1,
+                "sha256": {hashed: "0"},
+            });
+            let text = manifest.to_string() + &" ".repeat(blanks);
+            std::fs::write(dir.path().join(MANIFEST), &text).expect("a file");
+            (Manifest::load(dir.path()).map(drop).map_err(|error| error.to_string()), text.len() as u64)
+        };
+        let (fine, bytes) = loaded("disk", 0);
+        assert_eq!(fine, Ok(()));
+        for hashed in ["/dev/zero", "../disk", MANIFEST, ""] {
+            let refused = loaded(hashed, 0).0.expect_err("it is no file of its own");
+            assert!(refused.contains(&format!("'{hashed}', which is no file")), "{refused}");
+        }
+        let blanks = usize::try_from(MOST_OF_MANIFEST - bytes).expect("a number");
+        assert_eq!(loaded("disk", blanks), (Ok(()), MOST_OF_MANIFEST));
+        let refused = loaded("disk", blanks + 1).0.expect_err("it is too long");
+        assert!(refused.contains("more than 1048576 bytes"), "{refused}");
     }
 
     #[tokio::test]

@@ -223,9 +223,13 @@ impl Pool {
         self.anew(image, &import, slowest(bytes)).await
     }
 
-    /// Makes a file of an image; there is none yet.
-    pub async fn export(&self, image: &str, file: &Path) -> Result<()> {
+    /// Makes a file of an image; there is none yet. An image of more bytes than it may have is refused.
+    pub async fn export(&self, image: &str, file: &Path, most: u64) -> Result<()> {
         let bytes = self.size(image).await?.ok_or_else(|| Error::Store(format!("it has no {image}")))?;
+        if bytes > most {
+            let text = format!("{image} has {bytes} bytes in its pool, more than the {most} that it may have");
+            return Err(Error::Damaged(text));
+        }
         let export = ["export", "--no-progress", &self.spec(image), &plain(file)?];
         self.rbd(&export, slowest(bytes)).await?.done()
     }

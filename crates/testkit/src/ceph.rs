@@ -99,10 +99,21 @@ impl Ceph {
     /// # Panics
     /// Where it is not there.
     pub fn answer(&self, answers: bool) {
-        for daemon in &self.daemons {
-            let pid = i32::try_from(daemon.id()).ok().and_then(Pid::from_raw).expect("a process");
-            kill_process(pid, if answers { Signal::CONT } else { Signal::STOP }).expect("a process");
-        }
+        self.daemons.iter().for_each(|daemon| signal(daemon, answers));
+    }
+
+    /// The place of its disks answers no more, while the monitor does; or it does again.
+    ///
+    /// # Panics
+    /// Where it is not there.
+    pub fn answer_of_disks(&self, answers: bool) {
+        signal(self.daemons.last().expect("a place of disks"), answers);
+    }
+
+    /// Gives an image another size, in MiB.
+    pub fn resize(&self, image: &str, mib: u64) {
+        let (size, image) = (mib.to_string(), format!("{POOL}/{image}"));
+        self.run("rbd", &["resize", "--no-progress", "--allow-shrink", "--size", &size, &image]);
     }
 
     fn begin_monitor(&mut self) {
@@ -195,6 +206,11 @@ keyring = {folder}/mon/keyring
 keyring = {folder}/osd/keyring
 "
     )
+}
+
+fn signal(daemon: &Child, answers: bool) {
+    let pid = i32::try_from(daemon.id()).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, if answers { Signal::CONT } else { Signal::STOP }).expect("a process");
 }
 
 impl Drop for Ceph {

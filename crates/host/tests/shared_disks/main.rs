@@ -163,6 +163,11 @@ async fn what_cannot_be_is_said_soon() {
     assert!(!missing.to_string().contains(&store.monitors[0]), "{missing}");
     assert!(world.host.pid().is_none() && world.served().is_empty());
     world.make().await;
+    // Somebody else made of what it boots with what no host takes.
+    let boot = format!("{}.boot", spec.root_disk);
+    world.ceph.resize(&boot, 513);
+    assert!(engine.start(spec).await.expect_err("a large archive").is_final());
+    world.ceph.resize(&boot, 512);
     let rescued = MachineSpec { rescue: Some("micro".into()), ..spec.clone() };
     assert!(engine.start(&rescued).await.expect_err("a rescue").is_final());
     assert!(engine.suspend(spec).await.expect_err("a memory").is_final());

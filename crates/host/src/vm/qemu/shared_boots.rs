@@ -9,22 +9,24 @@ use std::io::{Error, ErrorKind, Read, Result as IoResult};
 use std::path::{Path, PathBuf};
 
 use berth_domain::ids::DiskId;
-use berth_qemu::disk;
-use berth_qemu::image::{MANIFEST, Manifest};
+use berth_qemu::image::{MANIFEST, MOST_OF_MANIFEST, Manifest};
 use berth_qemu::rbd::Pool;
+use berth_qemu::{Error as QemuError, disk};
 
 use super::QemuEngine;
 use super::bases::is_whole;
 use super::shared::pool_of;
-use crate::Result;
 use crate::error::{qemu_failed, transient};
 use crate::generation::remove_folder;
 use crate::vm::Store;
+use crate::{EngineError, Result};
 
 /// A file without content in the place of a disk, which lies in the store.
 const NO_DISK: &str = "disk";
 /// Most files of an archive.
 const MOST: usize = 8;
+/// Most bytes of one: who has the pool's key may have written it.
+const MOST_BYTES: u64 = 512 << 20;
 
 impl QemuEngine {
     /// Lays beside a root disk what its image boots with, as that is now.
@@ -32,7 +34,7 @@ impl QemuEngine {
         let file = self.staged(id, "boot")?;
         let (from, to, manifest) = (base.to_path_buf(), file.clone(), manifest.clone());
         let packed = tokio::task::spawn_blocking(move || pack(&from, manifest, &to));
-        packed.await.map_err(transient)?.map_err(transient)?;
+        packed.await.map_err(transient)?.map_err(of_archive)?;
         pool.import(&file, &boot_of(id)).await.map_err(qemu_failed)?;
         disk::remove(&file).await.map_err(qemu_failed)
     }
@@ -45,10 +47,10 @@ impl QemuEngine {
         }
         let (file, coming) = (self.staged(id, "boot")?, self.bases().join(format!("{id}.coming")));
         disk::remove(&file).await.map_err(qemu_failed)?;
-        pool_of(store)?.export(&boot_of(id), &file).await.map_err(qemu_failed)?;
+        pool_of(store)?.export(&boot_of(id), &file, MOST_BYTES).await.map_err(qemu_failed)?;
         let (from, to) = (file.clone(), base.clone());
-        let unpacked = tokio::task::spawn_blocking(move || unpack(&from, &coming, &to));
-        unpacked.await.map_err(transient)?.map_err(transient)?;
+        let unpacked = tokio::task::spawn_blocking(move || unpack(&from, &coming, &to, MOST_BYTES));
+        unpacked.await.map_err(transient)?.map_err(of_archive)?;
         disk::remove(&file).await.map_err(qemu_failed)?;
         Ok(base)
     }
@@ -64,6 +66,18 @@ fn boot_of(id: DiskId) -> String {
     format!("{id}.boot")
 }
 
+/// An archive that is none does not become one.
+fn of_archive(error: Error) -> EngineError {
+    match error.kind() {
+        ErrorKind::InvalidData => qemu_failed(QemuError::Damaged(error.to_string())),
+        _ => transient(error),
+    }
+}
+
+fn damaged(what: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, format!("what the disk boots with {what}"))
+}
+
 /// Makes the archive of what a base boots with.
 fn pack(base: &Path, mut manifest: Manifest, to: &Path) -> IoResult<()> {
     manifest.sha256.remove(&manifest.disk);
@@ -77,7 +91,11 @@ fn pack(base: &Path, mut manifest: Manifest, to: &Path) -> IoResult<()> {
     }
     append_bytes(&mut archive, NO_DISK, b"")?;
     append_bytes(&mut archive, MANIFEST, &serde_json::to_vec_pretty(&manifest)?)?;
-    archive.into_inner()?.sync_all()
+    let file = archive.into_inner()?;
+    if file.metadata()?.len() > MOST_BYTES {
+        return Err(damaged("is larger than it may be"));
+    }
+    file.sync_all()
 }
 
 fn append(archive: &mut tar::Builder<File>, name: &str, file: &mut File) -> IoResult<()> {
@@ -96,19 +114,23 @@ fn header(bytes: u64) -> tar::Header {
     header
 }
 
-/// Makes a base of an archive, whole or not at all.
-fn unpack(archive: &Path, coming: &Path, to: &Path) -> IoResult<()> {
+/// Makes a base of an archive, whole or not at all, and of at most so many bytes.
+fn unpack(archive: &Path, coming: &Path, to: &Path, mut most: u64) -> IoResult<()> {
     match std::fs::remove_dir_all(coming) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => std::fs::create_dir_all(coming)?,
     }
     let mut archive = tar::Archive::new(File::open(archive)?);
-    for (count, entry) in archive.entries()?.enumerate() {
-        let mut entry = entry?;
-        let name = plain(&entry).filter(|_| count < MOST);
-        let name = name.ok_or_else(|| Error::new(ErrorKind::InvalidData, "what the disk boots with is damaged"))?;
+    // Raw: what says something of the next entry would be held in memory, however long it is.
+    for (count, entry) in archive.entries()?.raw(true).enumerate() {
+        let entry = entry?;
+        let name = plain(&entry).filter(|_| count < MOST).ok_or_else(|| damaged("is damaged"))?;
+        let most_here = if name == MANIFEST { most.min(MOST_OF_MANIFEST) } else { most };
+        if entry.size() > most_here {
+            return Err(damaged("is larger than it may be"));
+        }
         let mut file = File::create_new(coming.join(name))?;
-        std::io::copy(&mut entry, &mut file)?;
+        most -= std::io::copy(&mut entry.take(most_here), &mut file)?;
         file.sync_all()?;
     }
     File::open(coming)?.sync_all()?;
@@ -155,7 +177,7 @@ mod tests {
         std::fs::create_dir(&coming).unwrap();
         std::fs::write(coming.join("vmlinux"), "left by a crash").unwrap();
         for _ in 0..2 {
-            unpack(&archive, &coming, &to).unwrap();
+            unpack(&archive, &coming, &to, MOST_BYTES).unwrap();
         }
         let manifest = Manifest::load(&to).unwrap();
         assert_eq!((manifest.disk.as_str(), manifest.waits, manifest.sha256.len()), (NO_DISK, false, 1));
@@ -174,7 +196,27 @@ mod tests {
             header.set_entry_type(kind);
             builder.append_data(&mut header, name, &b""[..]).unwrap();
             builder.into_inner().unwrap();
-            assert!(unpack(&archive, &coming, &to).is_err() && !to.exists(), "{name}");
+            assert!(unpack(&archive, &coming, &to, MOST_BYTES).is_err() && !to.exists(), "{name}");
         }
+    }
+
+    #[test]
+    fn an_archive_takes_no_more_than_it_may() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [archive, coming, to] = ["archive", "coming", "to"].map(|name| dir.path().join(name));
+        let unpacked = |files: &[(&str, usize)], most| {
+            let mut builder = tar::Builder::new(File::create(&archive).expect("a file"));
+            for (name, bytes) in files {
+                append_bytes(&mut builder, name, &vec![0; *bytes]).expect("an archive");
+            }
+            builder.into_inner().expect("an archive");
+            unpack(&archive, &coming, &to, most).map_err(|error| error.kind())
+        };
+        let refused = Err(ErrorKind::InvalidData);
+        assert_eq!(unpacked(&[("kernel", 100), ("initrd", 100)], 200), Ok(()));
+        assert_eq!(unpacked(&[("kernel", 100), ("initrd", 100)], 199), refused);
+        assert_eq!(unpacked(&[(MANIFEST, 1 << 20)], MOST_BYTES), Ok(()));
+        assert_eq!(unpacked(&[(MANIFEST, (1 << 20) + 1)], MOST_BYTES), refused);
+        assert_eq!(unpacked(&[(&"long".repeat(40), 1)], MOST_BYTES), refused, "its name is an entry before it");
     }
 }
