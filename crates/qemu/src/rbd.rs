@@ -32,8 +32,8 @@ use crate::{Error, Result};
 
 /// How long the monitors may take to know a user, in seconds: they take some 10 ms.
 const MONITORS: &str = "5";
-/// How long each answer of the store may take, in seconds: one that an end of its own restarts takes 13 s.
-const ANSWER: &str = "30";
+/// How long each answer of the store may take: one that an end of its own restarts takes 13 s.
+const ANSWER: Duration = Duration::from_secs(30);
 /// How long a look may take in all.
 const LOOK: Duration = Duration::from_secs(10);
 /// How long what writes little may take.
@@ -102,19 +102,22 @@ impl Pool {
         for program in ["rbd", "qemu-img", "qemu-nbd"] {
             tool(program)?;
         }
-        let list = ["ls", self.name.as_str()];
-        let (answers, opens) = tokio::join!(self.rbd(&list, LOOK), self.has_driver());
+        // Reads one small object, which need not be there, however much lies in the pool.
+        let look = ["namespace", "ls", self.name.as_str()];
+        let (answers, opens) = tokio::join!(self.rbd(&look, LOOK), self.has_driver());
         opens?;
         let ended = answers.map_err(|error| match error {
-            Error::Timeout(_) => self.silent(),
+            Error::Timeout(_) => self.late(&format!("nothing came within {} seconds", LOOK.as_secs())),
             other => other,
         })?;
         let (user, pool, why) = (&self.user, &self.name, &ended.why);
         match ended.error {
             None => self.own_address().await,
-            Some(Errno::TIMEDOUT) => Err(self.silent()),
+            Some(Errno::TIMEDOUT) => Err(self.late(why)),
             Some(Errno::SHUTDOWN) => Err(Error::Invalid(format!(
-                "Ceph refuses this host, which was lost and is shut out of its pools: `ceph osd blocklist ls` names it ({why})"
+                "Ceph refuses this host, which was lost and is shut out of its pools: `ceph osd blocklist ls` names it. Where \
+                 nobody lifts that, type as an administrator of Ceph, with this host's address: ceph osd blocklist rm \
+                 ADDRESS:0/0 ({why})"
             ))),
             Some(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => Err(Error::Invalid(format!(
                 "Ceph does not let client.{user} in: look at the key and at `ceph auth get client.{user}`, which has to say \
@@ -276,10 +279,15 @@ impl Pool {
     }
 
     fn silent(&self) -> Error {
+        self.late("no monitor takes a connection")
+    }
+
+    /// Monitors answer nobody whose key is another one; whether OSDs answer, only Ceph's administrators see.
+    fn late(&self, why: &str) -> Error {
         let monitors: Vec<_> = self.monitors.iter().map(ToString::to_string).collect();
         Error::Invalid(format!(
-            "Ceph's monitors ({}) do not answer client.{} within {MONITORS} seconds: look whether this host reaches them, and \
-             whether the key is that user's",
+            "Ceph's monitors ({}) or its OSDs do not answer client.{}: type `ceph -s` as an administrator of Ceph; if all is \
+             well there, look whether this host reaches them, and whether the key is that user's ({why})",
             monitors.join(", "),
             self.user
         ))
@@ -303,8 +311,9 @@ impl Pool {
     async fn rbd(&self, arguments: &[&str], patience: Duration) -> Result<Ended> {
         let key = self.key_file()?;
         let mut command = self.program("rbd", &key)?;
+        let answer = ANSWER.min(patience / 2).as_secs().to_string();
         command.args(["--client-mount-timeout", MONITORS]);
-        command.args(["--rados-mon-op-timeout", ANSWER, "--rados-osd-op-timeout", ANSWER]);
+        command.args(["--rados-mon-op-timeout", &answer, "--rados-osd-op-timeout", &answer]);
         self.run(command.args(arguments), &key, patience).await
     }
 

@@ -172,6 +172,8 @@ async fn what_cannot_be_is_said_soon() {
     assert!(engine.start(&rescued).await.expect_err("a rescue").is_final());
     assert!(engine.suspend(spec).await.expect_err("a memory").is_final());
 
+    world.ceph.answer_of_disks(false);
+    refused(&world, store, "its OSDs do not answer client.berth: type `ceph -s`").await;
     world.ceph.answer(false);
     refused(&world, store, "do not answer").await;
     let began = Instant::now();
