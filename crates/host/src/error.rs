@@ -26,7 +26,7 @@ pub fn qemu_failed(error: Error) -> EngineError {
         }
         // What exactly is missing on the host is the operator's to know.
         Error::Unconfined(missing) => {
-            tracing::error!(missing, "a machine was not started, since [machines] confinement is \"required\"");
+            tracing::error!(missing, "a machine was not started, since this host cannot confine what belongs to it");
             let reason =
                 "the host cannot confine machines as its operator requires; ask the operator to type: berth doctor";
             Permanent(reason.into())

@@ -44,6 +44,8 @@ const REMOVING: Duration = Duration::from_hours(12);
 const SLOWEST: u64 = 2 << 20;
 /// How long an address is refused, in seconds: ten years.
 const FOR_GOOD: &str = "315360000";
+/// Letters of the shortest key.
+const SHORTEST_KEY: usize = 40;
 /// What QEMU's programs call the key.
 const SECRET: &str = "key";
 /// How QEMU's programs say that they were built without Ceph, or lack what is packaged apart.
@@ -362,6 +364,16 @@ impl Ended {
     }
 }
 
+/// A text without what may be a key, of whichever user.
+pub(crate) fn without_keys(text: &str) -> String {
+    let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    let runs = text.split_inclusive(|c| !is_of_key(c)).map(|run| {
+        let rest = run.trim_start_matches(is_of_key);
+        if run.len() - rest.len() < SHORTEST_KEY { run.to_owned() } else { format!("(key){rest}") }
+    });
+    runs.collect()
+}
+
 /// All that comes from an address, as Ceph calls it: any port, and any of the programs there.
 fn whole(address: IpAddr) -> String {
     SocketAddr::new(address, 0).to_string() + "/0"
@@ -434,6 +446,15 @@ mod tests {
         let mut command = Command::new("sh");
         let late = pool.run(command.args(["-c", "exec sleep 1000"]), &key, Duration::from_millis(10)).await;
         assert!(matches!(late, Err(Error::Timeout(_))));
+    }
+
+    #[test]
+    fn no_text_has_a_key_in_it() {
+        let key = pool().key;
+        assert_eq!(without_keys(&format!("cannot decode {key}: é {key}")), "cannot decode (key): é (key)");
+        let plain =
+            "qemu-nbd: /var/lib/berth/served/01980000-0000-7000-8000-000000000000/nbd: (110) Connection timed out";
+        assert_eq!(without_keys(plain), plain);
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //!
 //! Like a machine's, its process is noted in its folder before it begins, and known by that to whichever service comes next.
 
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -41,8 +41,8 @@ use crate::host::tool;
 use crate::launch::{Order, Part};
 use crate::machine::jail::{self, Needs};
 use crate::machine::{Jail, Lock, QEMU_LOG, process};
-use crate::rbd::{Pool, secret_at};
-use crate::{Error, Result};
+use crate::rbd::{Pool, secret_at, without_keys};
+use crate::{Error, Result, confinement};
 
 /// The socket at which it listens, in its folder.
 const SOCKET: &str = "nbd";
@@ -88,16 +88,32 @@ fn socket(dir: &Path) -> PathBuf {
     dir.join(SOCKET)
 }
 
+/// Finds out whether this host can serve disks that have their folders in this one. `data` is a folder in which the service may
+/// make others.
+///
+/// # Errors
+/// A sentence for an operator.
+pub async fn check(data: &Path, folder: &Path, jail: Jail) -> Result<()> {
+    require_short(&socket(&folder.join(Uuid::nil().to_string())))?;
+    user(rustix::process::geteuid().is_root(), jail, confinement::of_host(data).await?.parts()).map(drop)
+}
+
+/// Refuses the path of a socket that is too long for one.
+fn require_short(path: &Path) -> Result<()> {
+    match path.as_os_str().as_bytes().len().saturating_sub(LONGEST) {
+        0 => Ok(()),
+        over => Err(Error::Invalid(format!(
+            "the data folder's name is too long for disks of a store; choose one that is shorter by {over} or more characters"
+        ))),
+    }
+}
+
 /// Has a disk served. What an earlier one left is ended before.
 ///
 /// # Errors
 /// [`Error::Store`] where the store does not give the disk, or somebody else has it open, [`Error::Timeout`] where it does not answer.
 pub async fn start(spec: Spec<'_>) -> Result<Server> {
-    let path = socket(spec.dir);
-    if path.as_os_str().as_bytes().len() > LONGEST {
-        let text = "the data folder's name is too long for disks of a store; choose one of at most 50 characters";
-        return Err(Error::Invalid(text.into()));
-    }
+    require_short(&socket(spec.dir))?;
     end(spec.dir, spec.id).await?;
     spec.pool.require_closed(spec.image).await?;
     std::fs::create_dir_all(spec.dir).map_err(at("cannot make", spec.dir))?;
@@ -106,7 +122,7 @@ pub async fn start(spec: Spec<'_>) -> Result<Server> {
     let key = spec.dir.join(KEY);
     give(&key, order.user, spec.pool)?;
     let begun = begin(&spec, &order, &lock).await;
-    let forgotten = std::fs::remove_file(&key).map_err(at("cannot remove", &key));
+    let forgotten = forget(&key).map_err(at("cannot remove", &key));
     match begun.and_then(|connection| forgotten.map(|()| connection)) {
         Ok(connection) => Ok(Server { connection: Arc::new(connection), _lock: lock }),
         Err(error) => {
@@ -153,9 +169,9 @@ fn plain(stream: UnixStream) -> std::io::Result<OwnedFd> {
     Ok(stream.into())
 }
 
-/// What one that ended said last.
+/// What one that ended said last, without the key: Ceph's library prints one that it cannot read.
 pub fn last_words(dir: &Path) -> String {
-    last_line(&folder::tail(&dir.join(QEMU_LOG), folder::END_OF_LOG).unwrap_or_default())
+    without_keys(&last_line(&folder::tail(&dir.join(QEMU_LOG), folder::END_OF_LOG).unwrap_or_default()))
 }
 
 fn said(dir: &Path, key: &str) -> String {
@@ -173,6 +189,12 @@ fn give(path: &Path, user: Option<u32>, pool: &Pool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes the key, for good: no crash of the host brings it back.
+fn forget(key: &Path) -> std::io::Result<()> {
+    std::fs::remove_file(key)?;
+    File::open(key.parent().unwrap_or(key))?.sync_all()
 }
 
 /// What its launcher is told.
@@ -203,9 +225,22 @@ async fn order(spec: &Spec<'_>) -> Result<Order> {
     };
     let order = jail::order(spec.id, spec.jail, needs).await?;
     let parts: Vec<_> = order.parts.iter().copied().filter(|part| *part != Part::Network).collect();
-    // Without a tree of its own it would have no way to its folder, which nobody else may look into.
-    let user = spec.jail.user.filter(|_| parts.contains(&Part::Files));
+    let user = user(rustix::process::geteuid().is_root(), spec.jail, &parts)?;
     Ok(Order { parts, user, ..order })
+}
+
+/// The user that it begins as. Another one has no way to its folder, which nobody else may look into, but in a tree of its own;
+/// and root, with the network and the whole tree of the host, is too much for what parses a store's answers.
+fn user(is_root: bool, jail: Jail, parts: &[Part]) -> Result<Option<u32>> {
+    if parts.contains(&Part::Files) {
+        return Ok(jail.user);
+    }
+    if is_root {
+        let text = "what serves disks of a store has to have a tree of files of its own where the service is root; `berth doctor` \
+                    says why it has none, or run the service as another user";
+        return Err(Error::Unconfined(text.into()));
+    }
+    Ok(None)
 }
 
 /// Whether the process lives that serves a disk in this folder.
@@ -269,5 +304,47 @@ async fn gone(process: &Process, patience: Duration) -> Result<bool> {
     match timeout(patience, process.ended()).await {
         Ok(ended) => ended.map(|()| true).map_err(|e| Error::io("cannot wait for what serves a disk", e)),
         Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_serves_no_disk_without_a_tree_of_files() {
+        let jail = Jail { user: Some(7), required: false };
+        let (with, without) = ([Part::Processes, Part::Files], [Part::Processes]);
+        assert_eq!(
+            [user(true, jail, &with).expect("a user"), user(false, jail, &with).expect("a user")],
+            [Some(7), Some(7)]
+        );
+        assert!(matches!(user(true, jail, &without), Err(Error::Unconfined(why)) if why.contains("berth doctor")));
+        assert!(user(true, Jail { user: None, ..jail }, &without).is_err());
+        assert_eq!(user(false, jail, &without).expect("no user"), None);
+    }
+
+    #[test]
+    fn a_socket_has_a_path_that_is_short_enough() {
+        let path = |bytes: usize| PathBuf::from(format!("/{}", "x".repeat(bytes - 1)));
+        assert!(require_short(&path(LONGEST)).is_ok());
+        let refused = |bytes| require_short(&path(bytes)).expect_err("it is refused").to_string();
+        assert!(refused(LONGEST + 1).contains("shorter by 1 or more"), "{}", refused(LONGEST + 1));
+        assert!(refused(LONGEST + 30).contains("shorter by 30 or more"));
+        // A data folder of 59 characters, and one of 60.
+        let of = |bytes: usize| socket(&path(bytes).join("served").join(Uuid::nil().to_string()));
+        assert!(require_short(&of(59)).is_ok() && require_short(&of(60)).is_err());
+    }
+
+    #[test]
+    fn what_it_said_last_is_told_without_a_key_and_the_key_goes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::write(dir.path().join(QEMU_LOG), "begun\nno key: AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==\n")
+            .expect("a file");
+        assert_eq!(last_words(dir.path()), "no key: (key)");
+        let key = dir.path().join(KEY);
+        std::fs::write(&key, "a key").expect("a file");
+        forget(&key).expect("it goes");
+        assert!(!key.exists() && forget(&key).is_err());
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use berth_domain::ids::{DiskId, MachineId};
 use berth_qemu::machine;
 use berth_qemu::served::{self, Server};
+use uuid::Uuid;
 
 use super::disks::in_time;
 use super::serving::served_drive;
@@ -35,6 +36,13 @@ impl QemuEngine {
     /// The file that names the machine that a disk is served to.
     fn serving_note(&self, id: DiskId) -> PathBuf {
         self.serving_folder().join(format!("{id}.of"))
+    }
+
+    /// Finds out whether this host can serve disks.
+    pub(super) async fn can_serve(&self) -> berth_qemu::Result<()> {
+        // Every disk is served by the same rules.
+        let jail = self.settings.host.machines.of_served(DiskId(Uuid::nil()));
+        served::check(&self.settings.host.data, &self.serving_folder(), jail).await
     }
 
     /// Has all disks of a machine served that is about to start, where they lie in a store.

@@ -20,6 +20,7 @@ use crate::{EngineError, Result, fault};
 impl QemuEngine {
     /// Whether this host can do all that disks of a store need, and from where it reaches it.
     pub(super) async fn reach(&self, store: &Store) -> Result<Reached> {
+        self.can_serve().await.map_err(for_operator)?;
         pool_of(store)?.reach().await.map(|address| Reached { address }).map_err(for_operator)
     }
 
@@ -108,7 +109,7 @@ impl QemuEngine {
 /// What is wrong with a store: an operator reads this, who may know all of it.
 fn for_operator(error: Error) -> EngineError {
     match error {
-        Error::Invalid(_) | Error::Missing { .. } => EngineError::Permanent(error.to_string()),
+        Error::Invalid(_) | Error::Missing { .. } | Error::Unconfined(_) => EngineError::Permanent(error.to_string()),
         other => transient(other),
     }
 }
