@@ -44,6 +44,8 @@ const REMOVING: Duration = Duration::from_hours(12);
 const SLOWEST: u64 = 2 << 20;
 /// How long an address is refused, in seconds: ten years.
 const FOR_GOOD: &str = "315360000";
+/// A program at an address that no host has (RFC 5737).
+const NOBODY: &str = "192.0.2.0:0/1";
 /// Letters of the shortest key.
 const SHORTEST_KEY: usize = 40;
 /// What QEMU's programs call the key.
@@ -158,7 +160,9 @@ impl Pool {
         let ended = self.run(&mut command, &key, LITTLE).await?;
         match ended.error {
             None => Ok(()),
-            Some(Errno::PERM | Errno::ACCESS) => Err(Error::Invalid(format!(
+            // The program ends with 1 where nobody answers it.
+            Some(Errno::PERM) => Err(self.late(&ended.why)),
+            Some(Errno::ACCESS) => Err(Error::Invalid(format!(
                 "Ceph does not let client.{0} shut hosts out: `ceph auth get client.{0}` has to say mon 'allow r, allow command \
                  \"osd blocklist\"' ({1})",
                 self.user, ended.why
@@ -351,6 +355,16 @@ impl Pool {
         let mut file = File::from(memfd_create("key", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
         file.write_all(self.key.as_bytes()).map_err(failed)?;
         Ok(file)
+    }
+}
+
+impl Pool {
+    /// Finds out whether the user may shut hosts out and take them back, which does nothing: everybody may list who is shut out.
+    ///
+    /// # Errors
+    /// A sentence for an operator.
+    pub async fn require_fencing(&self) -> Result<()> {
+        self.blocklist(&["rm", NOBODY]).await
     }
 }
 

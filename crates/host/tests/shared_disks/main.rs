@@ -147,6 +147,20 @@ async fn refused(world: &World, store: &Store, says: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_may_not_shut_hosts_out_is_told_before_one_is_lost() {
+    let world = World::new(ceph());
+    let (engine, store) = (&world.host.engine, &world.store);
+    let key = world.ceph.fence_key().try_into().expect("a key");
+    engine.may_fence(&Store { user: "fence".into(), key, ..store.clone() }).await.expect("it may");
+    // That one may list who is shut out, and shut out others, but not take them back.
+    let Err(EngineError::Permanent(said)) = engine.may_fence(store).await else { panic!("it may not") };
+    assert!(said.contains("Ceph does not let client.berth shut hosts out"), "{said}");
+    let silent = Store { monitors: vec!["127.0.0.1:9".into()], ..store.clone() };
+    let Err(EngineError::Permanent(said)) = engine.may_fence(&silent).await else { panic!("nobody answers") };
+    assert!(said.contains("127.0.0.1:9") && said.contains("do not answer"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_is_said_soon() {
     // Nothing of this one answers for a while, so that it is nobody else's.
     let world = World::new(std::sync::Arc::new(berth_testkit::Ceph::started()));

@@ -49,10 +49,13 @@ impl fmt::Display for Report {
 
 /// Examines this machine.
 pub async fn doctor(config: &Config) -> Report {
+    // What is found out by trying is tried there.
+    let _ = lock::make_folder(&config.data_dir);
     let switches = Switches::open(&config.network_engine());
     let engine = QemuEngine::open(config.vm_engine(), Clock::default(), switches.clone());
     let mut lines = engine.findings().await;
     lines.extend(stores(config, &engine).await);
+    lines.extend(fences(config, &engine).await);
     lines.push(reached(config, engine.ssh_port()));
     if let Some(settings) = config.network.bridged() {
         lines.extend(bridge::findings(&settings).await);
@@ -107,6 +110,31 @@ async fn stores(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
             format!("{name} is not reached: {why}; VMs whose disks lie there run on other hosts, or on none")
         });
         lines.push(Finding { good, what: "disk store".into(), text });
+    }
+    lines
+}
+
+/// Whether this machine may shut lost hosts out of the stores that it is to do so for; nothing where there are none.
+async fn fences(config: &Config, engine: &QemuEngine) -> Vec<Finding> {
+    let mut lines = Vec::new();
+    for name in config.disk_stores.stores().map(|store| &store.name) {
+        let Some(fencing) = config.disk_stores.fencing(name) else { continue };
+        let user = &fencing.by.user;
+        let found = match timeout(PATIENCE, engine.may_fence(&fencing.by)).await {
+            Ok(outcome) => outcome.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("it does not answer within {} seconds", PATIENCE.as_secs())),
+        };
+        let good = found.is_ok();
+        let text = match found {
+            Ok(()) => {
+                format!("client.{user} may shut hosts that are lost out of {name}, and their VMs start elsewhere")
+            }
+            Err(why) => format!(
+                "no host that is lost can be shut out of {name}, and its VMs wait for it: {why}; where that user lacks the right, \
+                 type as an administrator of Ceph: ceph auth caps client.{user} mon 'allow r, allow command \"osd blocklist\"'"
+            ),
+        };
+        lines.push(Finding { good, what: "fencing".into(), text });
     }
     lines
 }
@@ -201,7 +229,10 @@ fn data_dir(config: &Config) -> Finding {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use berth_domain::host::shared_disk::Store;
+
     use super::*;
+    use crate::config::{DiskStore, Fencing};
 
     #[test]
     fn what_machines_share_is_told() {
@@ -237,6 +268,24 @@ mod tests {
         config.backups.folder = root.path().join("file");
         let found = backups(&config).await.expect("a finding");
         assert!(!found.good && found.text.contains("[backups]"), "{}", found.text);
+    }
+
+    #[tokio::test]
+    async fn who_cannot_shut_hosts_out_is_told_what_to_type() {
+        let root = tempfile::tempdir().expect("a folder");
+        let mut config = Config { data_dir: root.path().to_owned(), ..Config::default() };
+        let switches = Switches::open(&config.network_engine());
+        let engine = QemuEngine::open(config.vm_engine(), Clock::default(), switches);
+        let key = "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==".to_owned().try_into().expect("a key");
+        // Nobody listens there.
+        let monitors = vec!["127.0.0.1:9".into()];
+        let store = Store { name: "pool-a".into(), monitors, pool: "rbd".into(), user: "fence".into(), key };
+        for (fencing, found) in [(None, 0), (Some(Fencing { by: store.clone(), after: 60 }), 1)] {
+            config.disk_stores = vec![DiskStore { regions: Vec::new(), store: store.clone(), fencing }].into();
+            let lines = fences(&config, &engine).await;
+            assert_eq!(lines.len(), found);
+            assert!(lines.iter().all(|line| !line.good && line.text.contains("ceph auth caps client.fence mon")));
+        }
     }
 
     #[test]

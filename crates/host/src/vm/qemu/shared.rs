@@ -24,6 +24,14 @@ impl QemuEngine {
         pool_of(store)?.reach().await.map(|address| Reached { address }).map_err(for_operator)
     }
 
+    /// Finds out whether a user may have a store refuse hosts and take them again.
+    ///
+    /// # Errors
+    /// Permanent, with a sentence for an operator, where that user may not.
+    pub async fn may_fence(&self, store: &Store) -> Result<()> {
+        pool_of(store)?.require_fencing().await.map_err(for_operator)
+    }
+
     /// Has a store refuse whatever comes from an address.
     pub(super) async fn fence(&self, store: &Store, address: IpAddr) -> Result<()> {
         pool_of(store)?.shut_out(address).await.map_err(for_operator)
