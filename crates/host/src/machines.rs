@@ -45,8 +45,8 @@ pub enum Demand {
 pub struct Machines {
     /// What the host must have.
     pub confinement: Demand,
-    /// The first user of the host that machines and their networks run as, where the service is root; fifteen
-    /// million follow.
+    /// The first user of the host that machines and their networks run as, where the service is root;
+    /// 14,680,064 follow.
     pub first_user: u32,
 }
 
@@ -190,6 +190,10 @@ mod tests {
         let beyond = Machines { first_user: u32::MAX - USERS, confinement: Demand::Required };
         assert!(beyond.check().is_ok() && beyond.of_vm(Ipv4Addr::new(127, 127, 255, 255)).required);
         assert!(Machines { first_user: u32::MAX - USERS + 1, ..beyond }.check().is_err());
+        // So that none is the number that means nobody (setuid(2)), 4,294,967,295.
+        let check = |first_user| Machines { first_user, ..beyond }.check();
+        assert!(check(4_280_287_230).is_ok() && 4_280_287_230 + (USERS - 1) == u32::MAX - 1);
+        assert_eq!(check(4_280_287_231), Err("machines.first_user must be from 1048576 to 4280287230".into()));
         assert!(Machines { first_user: LEAST_USER - 1, ..beyond }.check().is_err());
         assert!(Machines { first_user: LEAST_USER, ..beyond }.check().is_ok());
     }
