@@ -112,7 +112,7 @@ async fn a_machine_whose_disk_is_not_served_any_more_is_seen_and_started_again()
         drop(begun);
     }
     world.end().await;
-    world.host.start().await;
+    world.start_late().await;
     let data = world.host.spec.data_disks[0].id;
     let server = world.server(data).and_then(Pid::from_raw).expect("a process");
     kill_process(server, Signal::KILL).expect("a process");
@@ -123,7 +123,7 @@ async fn a_machine_whose_disk_is_not_served_any_more_is_seen_and_started_again()
     assert_eq!(world.says(failed).await, "failed");
     world.host.is(Machine::Running).await;
     world.end().await;
-    world.host.start().await;
+    world.start_late().await;
     assert_eq!(world.says(failed).await, "wrote");
     // A machine that dies leaves nothing that holds its disks.
     let machine = world.host.pid().and_then(Pid::from_raw).expect("a process");

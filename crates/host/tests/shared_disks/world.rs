@@ -8,7 +8,7 @@ use berth_host::vm::{DataDisk, DiskSource, DiskSpec, Engine, MachineSpec, Store}
 use berth_testkit::Ceph;
 use uuid::Uuid;
 
-use crate::host::{Host, Key};
+use crate::host::{Host, Key, until};
 
 /// The store of the tests that run now.
 pub fn ceph() -> Arc<Ceph> {
@@ -55,6 +55,20 @@ impl World {
 
     pub async fn says(&self, command: &str) -> String {
         self.key.says(&self.host, command).await
+    }
+
+    /// Starts the machine after something that served a disk was ended by force, which the store knows for half a minute.
+    pub async fn start_late(&self) {
+        let (engine, spec) = (&self.host.engine, &self.host.spec);
+        until("it starts", async || match engine.start(spec).await {
+            Ok(_) => true,
+            Err(error) => {
+                assert!(!error.is_final(), "{error}");
+                false
+            }
+        })
+        .await;
+        until("the guest is ready", async || engine.guest_ready(spec.id).await).await;
     }
 
     pub async fn end(&mut self) {
