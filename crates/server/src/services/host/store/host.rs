@@ -126,8 +126,8 @@ impl HostRow {
 
     /// Which stores of disks machines on it may use, and why not the others: it reaches them, and is not shut out.
     pub fn usable_stores(&self) -> Stores {
-        let fence = |name: &String| self.fences.get(name).map(|fence| format!("{FENCED} {}", fence.since));
-        self.stores.iter().map(|(name, why)| (name.clone(), fence(name).or_else(|| why.clone()))).collect()
+        let fenced = self.fences.iter().map(|(name, fence)| (name.clone(), Some(format!("{FENCED} {}", fence.since))));
+        self.stores.clone().into_iter().chain(fenced).collect()
     }
 
     /// What becomes of its machines, by all that was said of it.
@@ -373,6 +373,19 @@ mod tests {
                 ("pool".to_owned(), None),
                 ("away".to_owned(), Some("no monitor answers".to_owned())),
             ]),
+        }
+    }
+
+    #[test]
+    fn a_store_that_a_host_is_shut_out_of_is_told_whether_it_was_asked_or_not() {
+        let asked = host("alpha", State::Ready);
+        let reached = HostRow { fences: Fences::new(), ..asked.clone() };
+        assert_eq!(reached.usable_stores(), asked.stores);
+        let unasked = HostRow { stores: Stores::new(), ..asked.clone() };
+        for (host, names) in [(asked, vec!["away", "pool"]), (unasked, vec!["pool"])] {
+            let shown = host.usable_stores();
+            assert_eq!(shown.keys().collect::<Vec<_>>(), names);
+            assert!(shown["pool"].as_ref().is_some_and(|why| why.starts_with(FENCED)), "{shown:?}");
         }
     }
 
