@@ -34,7 +34,8 @@ const POLL: Duration = Duration::from_secs(5);
 /// Streams what happens in a project: `vm.created`, `vm.status`, `vm.ready`, `disk.status`, ….
 ///
 /// Administrators of the platform are also told where machines were put: `vm.placed` and `sandbox.placed` with `host_id` and
-/// `reason`, `vm.unplaced` and `sandbox.unplaced` with `hosts`, a sentence for each host that refused.
+/// `reason`, `vm.unplaced` and `sandbox.unplaced` with `hosts`, a sentence for each host that refused, and `vm.released` with the
+/// `host_id` of a lost host that a VM let go of: its disks lie in a store, and it starts on another one.
 ///
 /// The first is `truncated` where the last event that was read is not kept any more: others after it may be missing, too.
 /// Its `data` has `from`, the number of the event that the stream goes on with, or null where there is none yet.
