@@ -1,6 +1,6 @@
 //! An engine that only remembers: for faults, and for hundreds of machines.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,6 +77,8 @@ struct World {
     removals: HashMap<DiskId, u32>,
     snapshots: Snapshots,
     shared_disks: Arc<Mutex<SharedDisks>>,
+    /// Names of stores that it was told of.
+    told_stores: BTreeSet<String>,
     refusals: Refusals,
     delay: Duration,
     stuck_gb: Option<i64>,
@@ -124,6 +126,7 @@ impl Default for SimulatedEngine {
             removals: HashMap::new(),
             snapshots: Snapshots::default(),
             shared_disks: Arc::default(),
+            told_stores: BTreeSet::new(),
             refusals: Refusals::default(),
             delay: Duration::ZERO,
             stuck_gb: None,
@@ -350,6 +353,11 @@ impl SimulatedEngine {
     pub fn share_stores(&self, other: &Self) {
         let shared = other.world().shared_disks.clone();
         self.world().shared_disks = shared;
+    }
+
+    /// The names of stores that it was told of, and so learned the keys of.
+    pub fn told_stores(&self) -> Vec<String> {
+        self.world().told_stores.iter().cloned().collect()
     }
 
     /// What machines did with disks of stores that only one may do at a time, in words.
@@ -647,7 +655,8 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    async fn reach_store(&self, _: &Store) -> Result<Reached> {
+    async fn reach_store(&self, store: &Store) -> Result<Reached> {
+        self.world().told_stores.insert(store.name.clone());
         self.call("reach_store").await?;
         Ok(Reached { address: shared_disks::address(self.world().number) })
     }

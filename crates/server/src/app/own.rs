@@ -56,7 +56,7 @@ pub(super) fn own(config: &Config, keeper: &Keeper) -> Own {
         replica: keeper.address.is_some(),
         regions: config.catalog.regions.iter().map(|region| region.id.clone()).collect(),
         overcommit: config.overcommit(),
-        stores: config.disk_stores.stores().cloned().collect(),
+        stores: config.disk_stores.clone(),
         lost: Lost::new(&config.data_dir, config.lost.days),
     }
 }

@@ -89,6 +89,18 @@ impl DiskStores {
         self.stores.iter().map(|of| &of.store)
     }
 
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.stores.is_empty()
+    }
+
+    /// Those that a host has to know: new disks of one of its regions lie there, or it has to do with disks that do.
+    pub fn of_host(&self, regions: &[String], used: &BTreeSet<String>) -> impl Iterator<Item = &Store> {
+        let is_its =
+            |of: &&DiskStore| used.contains(&of.store.name) || of.regions.iter().any(|region| regions.contains(region));
+        self.stores.iter().filter(is_its).map(|of| &of.store)
+    }
+
     /// The one of this name.
     pub fn named(&self, name: &str) -> Option<&Store> {
         self.stores().find(|store| store.name == name)
@@ -209,7 +221,14 @@ mod tests {
         let found = stores.named("pool-b").expect("a store");
         assert_eq!((found.pool.as_str(), found.user.as_str(), found.key.reveal()), ("rbd", "berth", KEY));
         assert!(!format!("{stores:?}").contains(KEY));
-        assert_eq!(with("").expect("none").stores().count(), 0);
+        assert!(with("").expect("none").is_empty());
+        let of_host = |region: &str, used: &[&str]| -> Vec<String> {
+            let used = used.iter().map(|name| (*name).to_owned()).collect();
+            stores.of_host(&[region.to_owned()], &used).map(|store| store.name.clone()).collect()
+        };
+        assert_eq!(of_host("local", &[]), ["pool-a"]);
+        assert_eq!(of_host("other", &[]), [] as [String; 0]);
+        assert_eq!(of_host("other", &["pool-b", "pool-c"]), ["pool-b"]);
     }
 
     #[test]

@@ -17,10 +17,15 @@ const KEY: &str = "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==";
 
 /// New disks of the region `local` lie in a store.
 fn in_store(config: &mut Config) {
+    config.disk_stores = vec![store("pool-a", &["local"])].into();
+}
+
+/// A store in which new disks of these regions lie.
+fn store(name: &str, regions: &[&str]) -> DiskStore {
     let key = Key::try_from(KEY.to_owned()).expect("a key");
     let monitors = vec!["10.0.0.1:3300".to_owned()];
-    let store = Store { name: "pool-a".into(), monitors, pool: "rbd".into(), user: "berth".into(), key };
-    config.disk_stores = vec![DiskStore { regions: vec!["local".into()], store, fencing: None }].into();
+    let store = Store { name: name.into(), monitors, pool: "rbd".into(), user: "berth".into(), key };
+    DiskStore { regions: regions.iter().map(|region| (*region).to_owned()).collect(), store, fencing: None }
 }
 
 /// A platform whose host reaches a store.
@@ -345,4 +350,49 @@ async fn what_was_there_before_the_store_stays_on_its_host_and_mixes_with_nothin
     is_refused("/vms", &admin.post("/vms", body).await, "one place");
     assert_eq!(admin.post(&format!("/disks/{loose}/attach"), json!({"vm_id": id})).await.status, 202);
     assert_eq!(admin.post(&format!("/disks/{shared}/attach"), json!({"vm_id": new})).await.status, 202);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_learns_of_the_stores_of_its_regions_and_of_disks_there() {
+    let mut platform = Platform::start_with(|config| {
+        let mut moon = config.catalog.regions[0].clone();
+        moon.id = "moon".into();
+        config.catalog.regions.push(moon);
+        config.disk_stores = vec![store("pool-a", &["local"]), store("pool-b", &["moon"])].into();
+    })
+    .await;
+    let own = platform.app().fleet.own().to_string();
+    let (beta, gamma) = (join_in(&platform, "beta", "local").await, join_in(&platform, "gamma", "moon").await);
+    let named = async |admin: &Caller, host: &str| {
+        let stores = admin.get(&format!("{HOSTS}/{host}")).await.body["stores"].clone();
+        let stores = stores.as_array().expect("a list").iter();
+        stores.map(|store| store["name"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
+    };
+    for (host, names) in [(&own, vec!["pool-a", "pool-b"]), (&beta.id, vec!["pool-a"]), (&gamma.id, vec!["pool-b"])] {
+        platform.admin.until("what it was asked", async |admin| named(&admin, host).await == names).await;
+    }
+    assert_eq!(
+        (beta.engine.told_stores(), gamma.engine.told_stores()),
+        (vec!["pool-a".to_owned()], vec!["pool-b".to_owned()])
+    );
+    // A store that takes no new disks is that of the regions of those that it has.
+    let made = disk(&platform.admin, "made").await;
+    platform.config.disk_stores = vec![store("pool-a", &[]), store("pool-b", &["local"])].into();
+    platform = platform.restart().await;
+    for (host, names) in [(&beta.id, vec!["pool-a", "pool-b"]), (&gamma.id, vec![])] {
+        platform.admin.until("what it was asked", async |admin| named(&admin, host).await == names).await;
+    }
+    assert_eq!(platform.admin.delete(&format!("/disks/{made}")).await.status, 204);
+    backup::gone(&platform.admin, &format!("/disks/{made}")).await;
+    assert_eq!(gamma.engine.told_stores(), ["pool-b"]);
+}
+
+/// A host of a region that has joined.
+async fn join_in(platform: &Platform, name: &str, region: &str) -> JoinedHost {
+    let made = platform.admin.post(HOSTS, json!({"name": name, "region_id": region})).await;
+    let token = made.body["token"].as_str().expect("a token");
+    let host = JoinedHost::join(&platform.admin.anonymous(), token).await.expect("it joins");
+    host.engine.share_stores(&platform.engine);
+    is(&platform.admin, &host, "ready").await;
+    host
 }

@@ -6,11 +6,11 @@ use async_trait::async_trait;
 use berth_domain::host::Capacity;
 use berth_domain::host::gpu::Gpu;
 use berth_domain::host::placement::Overcommit;
-use berth_domain::host::shared_disk::Store;
 use berth_domain::ids::HostId;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 
+use crate::config::DiskStores;
 use crate::db::Db;
 
 /// The host service.
@@ -37,8 +37,8 @@ pub struct Own {
     pub regions: Vec<String>,
     /// How often each MiB of it is promised.
     pub overcommit: Overcommit,
-    /// Stores of disks, of which every host is asked whether it reaches them.
-    pub stores: Arc<[Store]>,
+    /// Stores of disks. A host is asked whether it reaches those that it has to know, and learns of no other.
+    pub stores: DiskStores,
     /// Where things of it are set aside that no row owns.
     pub lost: Lost,
 }

@@ -10,7 +10,7 @@ use berth_domain::host::{Drain, State};
 use berth_domain::ids::HostId;
 use serde_json::json;
 
-use super::host;
+use super::host::{self, HostRow};
 use crate::db::{DbError, On};
 
 pub use standings::{Now, Refusal, Standings};
@@ -38,10 +38,15 @@ pub async fn takers(on: impl On) -> Result<Vec<HostId>, DbError> {
     Ok(hosts.map(|host| host.id).collect())
 }
 
-/// The hosts that reach a store of disks, as far as was asked, and that are there.
-pub async fn reaching(on: impl On, store: &str) -> Result<Vec<HostId>, DbError> {
+/// The hosts that reach a store of disks, as far as was asked, and that are there: those of a region, and this one.
+pub async fn reaching(
+    on: impl On,
+    store: &str,
+    (region, this): (&str, Option<HostId>),
+) -> Result<Vec<HostId>, DbError> {
     let is_there = |state| matches!(state, State::Ready | State::Cordoned | State::Draining);
-    let hosts = host::all(on).await?.into_iter().filter(|host| is_there(host.state()));
+    let is_its = |host: &HostRow| this == Some(host.id) || host.regions.iter().any(|own| own == region);
+    let hosts = host::all(on).await?.into_iter().filter(|host| is_there(host.state()) && is_its(host));
     Ok(hosts.filter(|host| matches!(host.usable_stores().get(store), Some(None))).map(|host| host.id).collect())
 }
 
@@ -56,4 +61,42 @@ pub async fn drain_of(on: impl On, id: Option<HostId>) -> Result<Option<Drain>, 
 /// What the event of a machine that was put somewhere says to administrators.
 pub fn placed_event(host: HostId, reason: &str) -> serde_json::Value {
     json!({ "host_id": host, "reason": reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::columns;
+    use crate::db::{Db, Tx, record};
+
+    #[tokio::test]
+    async fn disks_of_a_region_are_acted_on_by_its_hosts() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let db = Db::open(&format!("sqlite:{}", dir.path().join("db").display())).await.expect("a database");
+        let mut tx = db.begin().await.expect("a transaction");
+        let mut ids = Vec::new();
+        for (region, state, stores) in [
+            ("local", "ready", "{\"pool\": null}"),
+            ("moon", "ready", "{\"pool\": null}"),
+            ("local", "lost", "{\"pool\": null}"),
+            ("local", "ready", "{\"pool\": \"away\"}"),
+            ("local", "ready", "{}"),
+        ] {
+            let id = HostId(Uuid::now_v7());
+            let row = columns! {
+                "id": id, "name": region, "addresses": "[]", "regions": format!("[\"{region}\"]"), "cpus": 1_i64,
+                "memory_mb": 1024_i64, "overcommit": "{}", "labels": "{}", "state": state, "stores": stores,
+                "last_seen": 0_i64, "created_at": 0_i64,
+            };
+            record::insert("hosts", row).execute(&mut tx).await.expect("a row");
+            ids.push(id);
+        }
+        let [local, moon] = [ids[0], ids[1]];
+        let found = async |tx: &mut Tx, this| reaching(tx, "pool", ("local", this)).await.expect("hosts");
+        assert_eq!(found(&mut tx, None).await, [local]);
+        assert_eq!(found(&mut tx, Some(moon)).await, [local, moon], "one that acted on it goes on");
+        assert_eq!(found(&mut tx, Some(ids[2])).await, [local]);
+    }
 }

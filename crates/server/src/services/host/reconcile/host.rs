@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_secs(10);
 
 /// Runs until told to stop.
 pub async fn keep_fresh(hosts: Hosts, fleet: Fleet, stop: CancellationToken) {
-    let mut reaching = Reaching::new(hosts.own.stores.clone());
+    let mut reaching = Reaching::new(hosts.clone(), hosts.own.id);
     // Which stores it reaches nobody has asked yet.
     let mut pause = if hosts.own.stores.is_empty() { LOOK } else { Duration::ZERO };
     while stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_some() {
@@ -54,7 +54,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, DiskStores};
     use crate::db::Db;
     use crate::services::host::store::host::HostRow;
     use crate::services::host::{Own, Probe};
@@ -86,7 +86,7 @@ mod tests {
             replica: false,
             regions: Vec::new(),
             overcommit,
-            stores: [].into(),
+            stores: DiskStores::default(),
             lost: Lost::new(Path::new("/nowhere"), 1),
         };
         Hosts::start(db.clone(), Clock::default(), own, Box::new(Asked)).await.unwrap()

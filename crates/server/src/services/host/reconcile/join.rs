@@ -147,10 +147,10 @@ async fn ask(enrolment: Enrolment, target: Target, stop: CancellationToken) {
     let at = (address.clone(), name);
     let line = Arc::new(Line::new(at, authority, clock, enrolment.patience, Box::new(move || term.now())));
     let seen = enrolment.hosts.clock.now();
-    let reaching = Reaching::new(enrolment.hosts.own.stores.clone());
+    let reaching = Reaching::new(enrolment.hosts.clone(), name.id);
     let mut asked = Asked { enrolment, name, line: line.clone(), remote: None, reaching, seen, is_outdone: false };
     while !stop.is_cancelled() {
-        let Some(found) = stop.run_until_cancelled(asked.look(&stop)).await else { break };
+        let Some(found) = stop.run_until_cancelled(Box::pin(asked.look(&stop))).await else { break };
         asked.outdo().await;
         let pause = if found.is_ok() { FRESH } else { RETRY };
         if let Err(error) = asked.record(found, &address).await {

@@ -2,6 +2,8 @@
 //!
 //! It is asked when it comes, and seldom from then on: each time it asks whoever keeps the store, too. What is known goes into its
 //! row, by which machines are put. Who keeps a store may not answer for long, so whoever looks at the host goes on without.
+//!
+//! With the question a host learns the key of a store, so it is asked of those alone that it has to know.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,12 +13,15 @@ use std::time::Duration;
 use berth_domain::Timestamp;
 use berth_domain::host::placement::Stores;
 use berth_domain::host::shared_disk::Store;
+use berth_domain::ids::HostId;
 use berth_host::vm::{Engine, Reached};
 use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::db::DbError;
 use crate::services::host::store::host::HostRow;
+use crate::services::host::{Hosts, store};
 
 /// Seconds until a host is asked again that reaches all stores, and one that does not.
 const SELDOM: i64 = 600;
@@ -48,29 +53,32 @@ impl Known {
 
 /// Asks one host.
 pub(super) struct Reaching {
-    stores: Arc<[Store]>,
-    asking: JoinSet<Known>,
+    hosts: Hosts,
+    host: HostId,
+    asking: JoinSet<Result<Known, DbError>>,
     due: Timestamp,
     /// Whether the host was shut out of one.
     is_fenced: bool,
 }
 
 impl Reaching {
-    /// Asks about these.
-    pub(super) fn new(stores: Arc<[Store]>) -> Self {
-        Self { stores, asking: JoinSet::new(), due: Timestamp(0), is_fenced: false }
+    /// Asks this one.
+    pub(super) fn new(hosts: Hosts, host: HostId) -> Self {
+        Self { hosts, host, asking: JoinSet::new(), due: Timestamp(0), is_fenced: false }
     }
 
     /// What is known anew at this moment, if anything is. Where it is time the host is asked.
     pub(super) async fn look(&mut self, engine: impl FnOnce() -> Arc<dyn Engine>, now: Timestamp) -> Option<Known> {
-        if self.stores.is_empty() {
+        if self.hosts.own.stores.is_empty() {
             return Some(Known::default());
         }
         if self.asking.is_empty() && self.due <= now {
-            self.asking.spawn(ask(engine(), self.stores.clone()));
+            let (engine, hosts, host) = (engine(), self.hosts.clone(), self.host);
+            self.asking.spawn(async move { Ok(ask(engine, &of_host(&hosts, host).await?).await) });
         }
         let said = timeout(AT_ONCE, self.asking.join_next()).await.ok()??;
-        let known = said.inspect_err(|error| tracing::warn!(%error, "a host could not be asked about its stores")).ok();
+        let known = said.map_err(|error| error.to_string()).and_then(|known| known.map_err(|error| error.to_string()));
+        let known = known.inspect_err(|error| tracing::warn!(error, "a host could not be asked about its stores")).ok();
         let has_all = known.as_ref().is_some_and(|known| known.stores.values().all(Option::is_none));
         self.due = now.plus_seconds(if has_all { SELDOM } else { SOON });
         known
@@ -89,7 +97,14 @@ impl Reaching {
     }
 }
 
-async fn ask(engine: Arc<dyn Engine>, stores: Arc<[Store]>) -> Known {
+/// The stores that a host has to know: those of its regions, and those of disks of its regions or of its machines.
+async fn of_host(hosts: &Hosts, host: HostId) -> Result<Vec<Store>, DbError> {
+    let Some(row) = store::host::find(&hosts.db, host).await? else { return Ok(Vec::new()) };
+    let used = store::host::stores_used(&hosts.db, &row).await?;
+    Ok(hosts.own.stores.of_host(&row.regions, &used).cloned().collect())
+}
+
+async fn ask(engine: Arc<dyn Engine>, stores: &[Store]) -> Known {
     let asked = stores.iter().map(async |store| {
         let reached = match timeout(PATIENCE, engine.reach_store(store)).await {
             Ok(Ok(Reached { address })) => Ok(address),

@@ -1,6 +1,6 @@
 //! Rows of hosts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use berth_domain::Timestamp;
@@ -277,6 +277,30 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
          (SELECT CAST(COALESCE(SUM(memory_mb), 0) AS BIGINT) FROM machines WHERE host_id = $1 AND reserved = 1) AS memory_mb"
     ));
     counted.bind(id).fetch_one(on).await
+}
+
+/// The stores of disks that belong to a host's regions, or whose VM is on it.
+pub async fn stores_used(on: impl On, host: &HostRow) -> Result<BTreeSet<String>, DbError> {
+    let used = sql(
+        "SELECT DISTINCT d.store, d.region_id, CAST(CASE WHEN m.host_id = $1 THEN 1 ELSE 0 END AS BIGINT) AS is_here \
+         FROM disks d LEFT JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' AND m.deleted_at IS NULL \
+         WHERE d.store IS NOT NULL AND d.deleted_at IS NULL",
+    );
+    let used = used.bind(host.id).fetch_all::<Used>(on).await?.into_iter();
+    Ok(used.filter(|used| used.is_here || host.regions.contains(&used.region)).map(|used| used.store).collect())
+}
+
+/// A store, and a region that disks of it belong to.
+struct Used {
+    store: String,
+    region: String,
+    is_here: bool,
+}
+
+impl FromRow for Used {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self { store: row.text("store")?, region: row.text("region_id")?, is_here: row.flag("is_here")? })
+    }
 }
 
 /// Hosts that joined and were removed.

@@ -2,7 +2,7 @@
 //!
 //! Nothing of such a disk is on a host but what serves it to a machine that runs. The host of its row is the one that acts on it: that
 //! of its VM, or whichever was asked last. So it goes from host to host by a change of its row alone. Where that host is away, any
-//! other one that reaches the store makes a disk that is nobody's larger, or removes it.
+//! other one of its region that reaches the store makes a disk that is nobody's larger, or removes it.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use crate::services::placement;
 use crate::services::vm::Vms;
 use crate::services::vm::store::disk::DiskRow;
 
-/// The host that acts on a disk of no VM: its own, if that is there and reaches the store, then the service's, then any other.
+/// The host that acts on a disk of no VM: its own, if that is there and reaches the store, then the service's, then any other; of those that are of its region.
 ///
 /// # Errors
 /// None that reaches the store can be asked now.
 pub(super) async fn actor(vms: &Vms, disk: &DiskRow, store: &str) -> Result<(HostId, Arc<dyn Engine>), EngineError> {
-    let asked = placement::reaching(vms.db(), store).await;
+    let asked = placement::reaching(vms.db(), store, (&disk.region_id, disk.host)).await;
     let mut hosts = asked.map_err(|error| EngineError::Transient(error.to_string()))?;
     hosts.sort_by_key(|host| (Some(*host) != disk.host, *host != vms.host()));
     let mut asked = hosts.into_iter().filter_map(|host| Some((host, vms.engine_of(Some(host)).ok()?)));
