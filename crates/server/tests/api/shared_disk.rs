@@ -396,3 +396,20 @@ async fn join_in(platform: &Platform, name: &str, region: &str) -> JoinedHost {
     is(&platform.admin, &host, "ready").await;
     host
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_waits_until_hosts_were_asked_whether_they_reach_its_store() {
+    let mut platform = Platform::start().await;
+    in_store(&mut platform.config);
+    platform.engine.hold("reach_store");
+    platform = platform.restart().await;
+    let admin = &platform.admin;
+    let id = admin.create_vm(vm("early")).await;
+    admin.until("the question", async |_| platform.engine.waiting() > 0).await;
+    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    let status = admin.get(&format!("/vms/{id}")).await.body["status"].clone();
+    assert!(status == "pending" || status == "provisioning", "{status}");
+    platform.engine.let_go();
+    admin.reaches(&id, "running").await;
+    assert_eq!(admin.get(&format!("/vms/{id}")).await.body["root_disk"]["store"], "pool-a");
+}

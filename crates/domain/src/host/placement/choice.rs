@@ -38,6 +38,8 @@ pub struct Refused {
     pub hosts: Vec<(String, Why)>,
     /// How many more refused.
     pub others: usize,
+    /// Whether one of them may take it in a moment: it was not asked yet whether it reaches the store of the machine's disks.
+    pub is_early: bool,
 }
 
 impl Refused {
@@ -109,9 +111,10 @@ pub fn place(
         return Ok(Placed { host: best.host.id, count: best.count, room: best.room, devices: best.devices, reason });
     }
     refused.sort_by_key(|(host, why)| (Reverse(why.passed()), host.id.0));
+    let is_early = refused.iter().any(|(_, why)| matches!(why, Why::Store { why: None, .. }));
     let others = refused.len().saturating_sub(MOST_TOLD);
     let told = refused.into_iter().take(MOST_TOLD);
-    Err(Refused { hosts: told.map(|(host, why)| (host.name.to_owned(), why)).collect(), others })
+    Err(Refused { hosts: told.map(|(host, why)| (host.name.to_owned(), why)).collect(), others, is_early })
 }
 
 /// What a host has for a wish, or the first filter that refuses it.
@@ -189,12 +192,10 @@ fn suits(wish: &Wish<'_>, host: &Host<'_>) -> Result<(), Why> {
 
 /// Whether a host reaches a store of disks, as far as it was asked.
 fn reaches(store: &str, known: &Stores) -> Result<(), Why> {
-    let why = match known.get(store) {
-        Some(None) => return Ok(()),
-        Some(Some(why)) => why.clone(),
-        None => "it was not asked yet".to_owned(),
-    };
-    Err(Why::Store { name: store.to_owned(), why })
+    match known.get(store) {
+        Some(None) => Ok(()),
+        why => Err(Why::Store { name: store.to_owned(), why: why.cloned().flatten() }),
+    }
 }
 
 /// Whether a host takes a machine now, and has a place for it in its network.

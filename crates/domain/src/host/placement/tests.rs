@@ -169,6 +169,8 @@ fn a_host_takes_disks_of_a_store_that_it_reaches() {
         let beta = Owned { stores, ..Owned::new("beta", 2) };
         let operator = format!("host beta: it does not reach the store pool: {why}");
         assert_eq!(refusal(&shared, &beta), (owner.to_owned(), operator));
+        let is_unasked = beta.stores.is_empty();
+        assert_eq!(alone(&shared, &beta).expect_err("a refusal").is_early, is_unasked);
         // What is nowhere but on hosts does not ask, and one that has its machine there starts it again.
         assert!(alone(&wish(Kind::Vm), &beta).is_ok());
         assert!(alone(&Wish { on: Some(beta.id), ..shared }, &beta).is_ok());

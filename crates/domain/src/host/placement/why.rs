@@ -25,8 +25,8 @@ pub enum Why {
     Store {
         /// The store's name.
         name: String,
-        /// Why it does not.
-        why: String,
+        /// Why it does not; none where it was not asked yet.
+        why: Option<String>,
     },
     /// What the machine begins with is on another host: a disk, a snapshot, the other machines of its networks.
     Tied,
@@ -179,7 +179,10 @@ impl fmt::Display for Why {
             Self::Image(Kind::Sandbox) => f.write_str("without what sandboxes boot, so far"),
             Self::Region(region) => write!(f, "not in the region {region}"),
             Self::Label(label) => write!(f, "without the label {label}"),
-            Self::Store { name, why } => write!(f, "it does not reach the store {name}: {why}"),
+            Self::Store { name, why } => {
+                let why = why.as_deref().unwrap_or("it was not asked yet");
+                write!(f, "it does not reach the store {name}: {why}")
+            }
             Self::Layers => f.write_str("without the layers that the machine begins with"),
             Self::Draining => f.write_str("draining"),
             Self::Cordoned => f.write_str("cordoned"),

@@ -46,12 +46,14 @@ pub struct Refusal {
     pub hosts: Vec<String>,
     /// Whether it ends by an operator's word, so that what can wait waits.
     pub passes: bool,
+    /// Whether it may end by itself in a moment, since not all was asked yet.
+    pub is_early: bool,
 }
 
 impl Refusal {
     /// A refusal that is the same on every host.
     pub const fn everywhere(missing: String) -> Self {
-        Self { owner: missing, hosts: Vec::new(), passes: false }
+        Self { owner: missing, hosts: Vec::new(), passes: false, is_early: false }
     }
 
     /// What its event says to administrators.
@@ -62,7 +64,8 @@ impl Refusal {
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
-        Self { owner: refused.for_owner(), hosts: refused.for_operator(), passes: refused.passes() }
+        let (passes, is_early) = (refused.passes(), refused.is_early);
+        Self { owner: refused.for_owner(), hosts: refused.for_operator(), passes, is_early }
     }
 }
 

@@ -37,6 +37,10 @@ impl VmLife {
             Ok(placed) => placed,
             // Another one was quicker, and hosts that were not asked may take it: it is decided anew.
             Err(_) if reached.is_some() => return Ok(()),
+            // Which hosts reach its store is known in a moment.
+            Err(refusal) if refusal.is_early && self.has_store(seen) => {
+                return Err(EngineError::Transient(refusal.owner).into());
+            }
             Err(refusal) => {
                 drop(tx);
                 return self.fail(seen, Failure::NoHost(refusal)).await;
@@ -47,6 +51,11 @@ impl VmLife {
         let mut vm = before.clone();
         self.take_place(&mut tx, &mut vm, &placed, reach).await?;
         self.put(tx, &before, &vm, &placed).await
+    }
+
+    /// Whether the disks of a VM lie in a store that the configuration has, so that hosts are asked about it.
+    fn has_store(&self, seen: &Seen) -> bool {
+        capacity::store(&seen.disks).is_some_and(|store| self.vms.store(store).is_ok())
     }
 
     /// What hosts offer, and where a VM would be reached on the one that takes it.
