@@ -18,7 +18,8 @@ use tokio::time::timeout;
 
 use super::{lock, members, reachable};
 use crate::config::{Config, Network};
-use crate::services::vm::Depot;
+use crate::db::Db;
+use crate::services::vm::{Depot, lacking_stores};
 
 /// The findings.
 pub struct Report {
@@ -95,7 +96,7 @@ async fn backups(config: &Config) -> Option<Finding> {
     Some(Finding { good: tried.is_ok(), what: "backups".into(), text })
 }
 
-/// Whether this machine reaches the stores of disks; nothing where none is configured.
+/// Whether this machine reaches the stores of disks, and which of those that have disks are not configured.
 async fn stores(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
     let mut lines = Vec::new();
     for store in config.disk_stores.stores() {
@@ -111,6 +112,9 @@ async fn stores(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
         });
         lines.push(Finding { good, what: "disk store".into(), text });
     }
+    let lacking = async |db: &Db| lacking_stores(db, &config.disk_stores).await;
+    let lacking = reachable::of_the_database(config, lacking).await.into_iter();
+    lines.extend(lacking.map(|text| Finding { good: false, what: "disk store".into(), text }));
     lines
 }
 

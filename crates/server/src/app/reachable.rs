@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::joined::{Joined, joined};
 use crate::config::Config;
-use crate::db::Db;
+use crate::db::{Db, DbError};
 use crate::services::host::{HostRow, joined as rows};
 
 /// How long a host may take to answer.
@@ -26,20 +26,23 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
         Err(error) => return vec![line("platform", false, format!("{error:#}"))],
     }
     let mut lines = Vec::new();
-    for host in of_the_database(config).await {
+    for host in of_the_database(config, async |db| rows(db).await).await {
         lines.push(of_host(&host).await);
     }
     lines
 }
 
-/// Rows of hosts, where there is a database that has some. Why there is none is said by others.
-async fn of_the_database(config: &Config) -> Vec<HostRow> {
+/// What is found in the database, where there is one that has it. Why there is none is said by others.
+pub(super) async fn of_the_database<T: Default>(
+    config: &Config,
+    find: impl AsyncFnOnce(&Db) -> Result<T, DbError>,
+) -> T {
     // Nothing makes a file here.
     if config.database_url.strip_prefix("sqlite:").is_some_and(|file| !Path::new(file).exists()) {
-        return Vec::new();
+        return T::default();
     }
-    let Ok(db) = Db::connect(&config.database_url, PATIENCE, 1).await else { return Vec::new() };
-    let found = timeout(PATIENCE, rows(&db)).await;
+    let Ok(db) = Db::connect(&config.database_url, PATIENCE, 1).await else { return T::default() };
+    let found = timeout(PATIENCE, find(&db)).await;
     db.close().await;
     found.ok().and_then(Result::ok).unwrap_or_default()
 }

@@ -11,6 +11,7 @@
 pub mod api;
 mod carrying;
 mod depot;
+mod lacking;
 mod metrics;
 mod nameserver;
 pub mod ops;
@@ -57,6 +58,7 @@ use service::Inner;
 use slots::Slots;
 
 pub use depot::Depot;
+pub use lacking::lacking_stores;
 pub use service::Vms;
 
 /// Between two looks at machines that are stopping.
@@ -107,6 +109,9 @@ impl Vms {
         store::disk_snapshot::bring_home(&mut tx, self.host()).await?;
         store::project_image::bring_home(&mut tx, self.host()).await?;
         tx.commit().await?;
+        for lacking in lacking_stores(self.db(), &self.inner.stores).await? {
+            tracing::warn!("{lacking}");
+        }
         reconcile::brought_disk::prepare(self).await?;
         reconcile::image::prepare(self).await
     }
@@ -129,7 +134,7 @@ impl Vms {
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(reconcile::image_travel::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
-        if self.inner.stores.stores().next().is_some() {
+        if !self.inner.stores.is_empty() {
             tasks.spawn(reconcile::fence::watch(self.clone(), stop.clone()));
         }
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));

@@ -309,6 +309,21 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
+/// How many disks lie in each store.
+pub async fn count_in_stores(on: impl On) -> Result<Vec<(String, i64)>, DbError> {
+    let counted = sql("SELECT store, COUNT(*) AS disks FROM disks WHERE store IS NOT NULL AND deleted_at IS NULL \
+         GROUP BY store ORDER BY store");
+    Ok(counted.fetch_all::<InStore>(on).await?.into_iter().map(|InStore(store, disks)| (store, disks)).collect())
+}
+
+struct InStore(String, i64);
+
+impl FromRow for InStore {
+    fn from_row(row: &Row) -> Result<Self, DbError> {
+        Ok(Self(row.text("store")?, row.int("disks")?))
+    }
+}
+
 /// The sizes of disks that have a place on a host, and in no store, summed, in GiB: those that are there or being made,
 /// those that could not be made anew, of which what was there is still, and those that come there to their VM, or with it.
 pub async fn placed_gb(tx: &mut Tx, host: HostId) -> Result<i64, DbError> {
