@@ -100,6 +100,9 @@ pub struct NewDataDisk {
     /// The snapshot that it begins as; else it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<String>,
+    /// Whether it lies on a host, though new disks of its region lie in a store. An older service is not told otherwise.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub on_host: bool,
 }
 
 impl ProjectClient {

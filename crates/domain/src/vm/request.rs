@@ -293,6 +293,8 @@ pub struct CreateDisk {
     pub disk: NewDisk,
     /// Where.
     pub region_id: String,
+    /// Whether it lies on a host, though new disks of its region lie in a store.
+    pub on_host: bool,
 }
 
 impl TryFrom<&Value> for CreateDisk {
@@ -302,7 +304,8 @@ impl TryFrom<&Value> for CreateDisk {
         let mut f = Fields::of(body);
         let disk = read_new_disk(&mut f);
         let region_id = f.required("region_id", reference);
-        let request = disk.zip(region_id).map(|(disk, region_id)| Self { disk, region_id });
+        let on_host = f.optional("on_host", boolean).unwrap_or(false);
+        let request = disk.zip(region_id).map(|(disk, region_id)| Self { disk, region_id, on_host });
         f.finish(request)
     }
 }

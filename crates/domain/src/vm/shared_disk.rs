@@ -1,7 +1,8 @@
 //! What cannot be done with disks that lie in a store of several hosts, and what to do instead.
 //!
 //! Such a disk is no file of a host: nothing is copied of it where it lies, and its machine begins from it alone. What needs a copy
-//! that stands still, or a file beside the disk, is refused before anything is wished.
+//! that stands still, or a file beside the disk, is refused before anything is wished. What is made of such a copy, or of a file,
+//! lies on a host, in every region.
 
 use super::state::Verb;
 use crate::{Code, Error, Result};
@@ -23,12 +24,6 @@ pub enum Refused {
     Export,
     /// An image of a root disk.
     Image,
-    /// A disk made of a file that is sent.
-    Import,
-    /// A disk made of a backup.
-    Restore,
-    /// A disk made of a snapshot.
-    FromSnapshot,
     /// A larger disk while its machine runs.
     Grow,
 }
@@ -55,7 +50,6 @@ impl Refused {
     fn sentences(self, store: &str) -> String {
         let of_vm = format!("The disks of the VM lie in the store {store}, which several hosts reach");
         let of_disk = format!("The disk lies in the store {store}, which several hosts reach");
-        let new = format!("New disks of the region lie in the store {store}, which several hosts reach");
         let copy = "Copy what you need from inside the guest, as with rsync over SSH";
         match self {
             Self::Suspend => {
@@ -76,18 +70,6 @@ impl Refused {
                 "{of_disk}, and no image can be made of it. Make the image of a VM of another region, whose disks lie on \
                  its host."
             ),
-            Self::Import => format!(
-                "{new}, and none is made of a file there. Import it into another region, or create an empty disk, attach \
-                 it to a VM, and write it from inside the guest."
-            ),
-            Self::Restore => format!(
-                "{new}, and none is made of a backup there. Create an empty disk, attach it to a VM, and copy the files to \
-                 it from inside the guest; the backup itself stays."
-            ),
-            Self::FromSnapshot => format!(
-                "{new}, and none is made of a snapshot there. Leave out snapshot_id: take an image for a root disk, and an \
-                 empty disk for data."
-            ),
             Self::Grow => {
                 format!("{of_disk}, and does not grow while a VM that has it is on. Stop the VM first, then try again.")
             }
@@ -105,9 +87,17 @@ pub fn on_attach(disk: Option<&str>, vm: Option<&str>) -> Result<()> {
     }
     let place =
         |store: Option<&str>| store.map_or_else(|| "on a host".to_owned(), |store| format!("in the store {store}"));
+    let instead = match vm {
+        Some(_) => {
+            "Attach one that lies there: an empty disk that is created without on_host, where new disks of the region lie \
+                    there. Copy to it from inside a guest what you need"
+        }
+        None => {
+            "Attach one that lies on a host: one that is created with on_host, or is made of a snapshot, a backup or a file"
+        }
+    };
     let message = format!(
-        "The disk lies {}, and those of the VM lie {}; a VM has all its disks in one place. Attach a disk that lies there, or \
-         create one together with the VM.",
+        "The disk lies {}, and those of the VM lie {}; a VM has all its disks in one place. {instead}.",
         place(disk),
         place(vm)
     );
@@ -118,7 +108,7 @@ pub fn on_attach(disk: Option<&str>, vm: Option<&str>) -> Result<()> {
 mod tests {
     use super::*;
 
-    const ALL: [Refused; 11] = [
+    const ALL: [Refused; 8] = [
         Refused::Suspend,
         Refused::Reinstall,
         Refused::Rescue,
@@ -126,9 +116,6 @@ mod tests {
         Refused::Backup,
         Refused::Export,
         Refused::Image,
-        Refused::Import,
-        Refused::Restore,
-        Refused::FromSnapshot,
         Refused::Grow,
     ];
 
@@ -156,6 +143,8 @@ mod tests {
         ] {
             let error = on_attach(disk, vm).unwrap_err();
             assert!(error.code == Code::NotSupported && error.message.contains(words), "{}", error.message);
+            let instead = if vm.is_some() { "created without on_host" } else { "created with on_host" };
+            assert!(error.message.contains(instead), "{}", error.message);
         }
     }
 

@@ -295,10 +295,6 @@ async fn what_a_store_does_not_have_is_refused_with_what_to_do_instead() {
     for path in [format!("/root_disks/{root}/export"), format!("/disks/{data}/export")] {
         is_refused(&path, &admin.get(&path).await, "from inside the guest");
     }
-    let path = "/disks/import?name=data&size_gb=10&region_id=local";
-    let request = admin.request(reqwest::Method::POST, path).header("content-type", "application/octet-stream");
-    let answer = admin.send(request.body(vec![0; 512])).await;
-    is_refused(path, &answer, "create an empty disk");
     assert_eq!(admin.get(&format!("/vms/{id}")).await.body["status"], "running");
 }
 
@@ -313,13 +309,8 @@ fn is_refused(path: &str, answer: &berth_testkit::Answer, instead: &str) {
 async fn what_was_there_before_the_store_stays_on_its_host_and_mixes_with_nothing() {
     let mut platform = backup::platform().await;
     let admin = platform.admin.clone();
-    let (id, root, data) = running(&admin, "old").await;
+    let (id, _, data) = running(&admin, "old").await;
     let loose = disk(&admin, "loose").await;
-    let snapshot = admin.post("/disk_snapshots", json!({"disk_id": data})).await.id();
-    ready(&admin, &format!("/disk_snapshots/{snapshot}")).await;
-    let of_root = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
-    ready(&admin, &format!("/disk_snapshots/{of_root}")).await;
-    let kept = backup::ready(&admin, json!({"disk_id": data})).await;
     in_store(&mut platform.config);
     platform = platform.restart().await;
     let admin = &platform.admin;
@@ -328,28 +319,91 @@ async fn what_was_there_before_the_store_stays_on_its_host_and_mixes_with_nothin
     for (word, status) in [("suspend", "suspended"), ("resume", "running"), ("restart", "running")] {
         verb(admin, &id, word, status).await;
     }
-    assert_eq!(admin.get(&format!("/disks/{data}")).await.body["store"], Value::Null);
-    let kept = format!("/backups/{}/restore", kept["id"].as_str().expect("an id"));
-    is_refused(&kept, &admin.post(&kept, json!({})).await, "empty disk");
-    let mut body = json!({"name": "copy", "type": "filesystem", "size_gb": 10, "region_id": "local"});
-    body["snapshot_id"] = json!(snapshot);
-    is_refused("/disks", &admin.post("/disks", body).await, "Leave out snapshot_id");
-    let mut body = vm("copy");
-    body["root_disk"]["create_disk_request"].as_object_mut().expect("a disk").remove("image_id");
-    body["snapshot_id"] = json!(of_root);
-    is_refused("/vms", &admin.post("/vms", body).await, "Leave out snapshot_id");
+    assert_eq!(store_of(admin, &data).await, Value::Null);
     // Disks of either kind come to VMs of theirs alone.
     let shared = disk(admin, "shared").await;
     let (new, ..) = running(admin, "new").await;
-    for (disk, vm) in [(&shared, &id), (&loose, &new)] {
+    let body = json!({"name": "here", "type": "block", "size_gb": 10, "region_id": "local", "on_host": true});
+    let here = admin.post("/disks", body).await.id();
+    ready(admin, &format!("/disks/{here}")).await;
+    assert_eq!((store_of(admin, &here).await, store_of(admin, &shared).await), (Value::Null, json!("pool-a")));
+    for (disk, vm, instead) in [
+        (&shared, &id, "created with on_host"),
+        (&loose, &new, "created without on_host"),
+        (&here, &new, "created without on_host"),
+    ] {
         let path = format!("/disks/{disk}/attach");
-        is_refused(&path, &admin.post(&path, json!({"vm_id": vm})).await, "one place");
+        is_refused(&path, &admin.post(&path, json!({"vm_id": vm})).await, instead);
     }
     let mut body = vm("mixed");
     body["data_disks"] = json!({"attached_disks": [{"disk_id": loose}]});
     is_refused("/vms", &admin.post("/vms", body).await, "one place");
-    assert_eq!(admin.post(&format!("/disks/{loose}/attach"), json!({"vm_id": id})).await.status, 202);
-    assert_eq!(admin.post(&format!("/disks/{shared}/attach"), json!({"vm_id": new})).await.status, 202);
+    for (disk, vm) in [(&loose, &id), (&here, &id), (&shared, &new)] {
+        assert_eq!(admin.post(&format!("/disks/{disk}/attach"), json!({"vm_id": vm})).await.status, 202);
+        admin.until("it came", async |admin| admin.get(&format!("/disks/{disk}")).await.body["change"].is_null()).await;
+        assert_eq!(admin.get(&format!("/disks/{disk}")).await.body["vm_id"], json!(vm));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_made_of_a_snapshot_a_backup_or_a_file_lies_on_a_host() {
+    let mut platform = backup::platform().await;
+    let admin = platform.admin.clone();
+    let (id, root, data) = running(&admin, "old").await;
+    let snapshot = admin.post("/disk_snapshots", json!({"disk_id": data})).await.id();
+    let of_root = admin.post("/disk_snapshots", json!({"root_disk_id": root})).await.id();
+    for snapshot in [&snapshot, &of_root] {
+        ready(&admin, &format!("/disk_snapshots/{snapshot}")).await;
+    }
+    let kept = backup::ready(&admin, json!({"disk_id": data})).await;
+    in_store(&mut platform.config);
+    platform = platform.restart().await;
+    let admin = &platform.admin;
+    reaches(admin, &platform.app().fleet.own().to_string(), true).await;
+    let kept = format!("/backups/{}/restore", kept["id"].as_str().expect("an id"));
+    let restored = admin.post(&kept, json!({"name": "restored"})).await;
+    assert_eq!(restored.status, 201, "{restored:?}");
+    let restored = restored.body["disk_id"].as_str().map_or_else(|| restored.id(), str::to_owned);
+    let mut body = json!({"name": "copied", "type": "filesystem", "size_gb": 10, "region_id": "local"});
+    body["snapshot_id"] = json!(snapshot);
+    let copied = admin.post("/disks", body).await.id();
+    let path = "/disks/import?name=sent&size_gb=10&region_id=local";
+    let request = admin.request(reqwest::Method::POST, path).header("content-type", "application/octet-stream");
+    let sent = admin.send(request.body(vec![0; 512])).await.id();
+    for disk in [&restored, &copied, &sent] {
+        ready(admin, &format!("/disks/{disk}")).await;
+        assert_eq!(store_of(admin, disk).await, Value::Null);
+        assert!(platform.engine.disk_gb(disk).is_some());
+        assert_eq!(admin.post(&format!("/disks/{disk}/attach"), json!({"vm_id": id})).await.status, 202);
+    }
+    // A VM has all that is new where its copy is.
+    let mut of_snapshot = vm("root");
+    of_snapshot["root_disk"]["create_disk_request"].as_object_mut().expect("a disk").remove("image_id");
+    of_snapshot["snapshot_id"] = json!(of_root);
+    of_snapshot["data_disks"] = json!({"create_disks": [{"name": "empty", "type": "block", "size_gb": 10}]});
+    let mut with_copy = vm("data");
+    let copy = json!({"name": "copy", "type": "filesystem", "size_gb": 10, "snapshot_id": snapshot});
+    with_copy["data_disks"] = json!({"create_disks": [copy]});
+    for body in [of_snapshot, with_copy] {
+        let vm = admin.create_vm(body).await;
+        let shown = admin.reaches(&vm, "running").await;
+        let stores = (&shown["root_disk"]["store"], &shown["data_disks"][0]["store"]);
+        assert_eq!(stores, (&Value::Null, &Value::Null), "{shown}");
+    }
+    assert_eq!(platform.engine.shared_disks(), 0);
+    // One whose root disk is in the store has no copy beside it.
+    let (new, root, _) = running(admin, "new").await;
+    assert_eq!(admin.delete(&format!("/vms/{new}")).await.status, 202);
+    admin.gone(&new).await;
+    let mut body = vm("again");
+    body["root_disk"] = json!({"attach_disk_request": {"disk_id": root}});
+    body["data_disks"] =
+        json!({"create_disks": [{"name": "copy", "type": "filesystem", "size_gb": 10, "snapshot_id": snapshot}]});
+    is_refused("/vms", &admin.post("/vms", body).await, "one place");
+}
+
+async fn store_of(admin: &Caller, disk: &str) -> Value {
+    admin.get(&format!("/disks/{disk}")).await.body["store"].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]

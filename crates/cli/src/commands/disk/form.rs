@@ -14,6 +14,7 @@ pub const WORDS: Words = &[
     ("size_gb", "--size"),
     ("region_id", "--region"),
     ("snapshot_id", "--snapshot"),
+    ("on_host", "--on-host"),
 ];
 
 /// Its form in the guest.

@@ -79,6 +79,9 @@ pub enum DiskCommand {
         /// Snapshot of a data disk that it begins as, by name or id; else it is empty
         #[arg(long)]
         snapshot: Option<String>,
+        /// It lies on a host, though new disks of its region lie in a store: for a VM whose disks lie on its host
+        #[arg(long)]
+        on_host: bool,
         /// Region
         #[arg(long, default_value = "local")]
         region: String,
@@ -146,12 +149,12 @@ pub async fn run(context: &Context, command: DiskCommand) -> Result<()> {
         DiskCommand::List { root: true, args } => list_roots(context, &project, args).await,
         DiskCommand::Get { disk, root: false } => one(context, &project, find_data(&project, &disk).await?).await,
         DiskCommand::Get { disk, root: true } => one_root(context, &project, find_root(&project, &disk).await?).await,
-        DiskCommand::Create { name, size, kind, snapshot, region, waiting } => {
+        DiskCommand::Create { name, size, kind, snapshot, on_host, region, waiting } => {
             let snapshot = match snapshot {
                 Some(snapshot) => Some(find_snapshot(&project, &snapshot).await?),
                 None => None,
             };
-            let request = new_disk((name, region), (size, kind), snapshot)?;
+            let request = NewDataDisk { on_host, ..new_disk((name, region), (size, kind), snapshot)? };
             let disk = project.create_disk(&request).await.map_err(|error| retold(error, WORDS))?;
             tell_shared(context, &project, &disk.name).await;
             let (longest, look) = (waiting.longest(LONGEST), async |id: &str| project.disk(id).await);
@@ -230,7 +233,14 @@ fn new_disk(
     let of_kind = |kind: Kind| kind.word().to_owned();
     let unsaid = || of_snapshot.map_or_else(|| of_kind(Kind::Filesystem), |snapshot| snapshot.disk_type.clone());
     let kind = kind.map_or_else(unsaid, of_kind);
-    Ok(NewDataDisk { name, kind, size_gb, region_id, snapshot_id: snapshot.map(|snapshot| snapshot.id) })
+    Ok(NewDataDisk {
+        name,
+        kind,
+        size_gb,
+        region_id,
+        snapshot_id: snapshot.map(|snapshot| snapshot.id),
+        on_host: false,
+    })
 }
 
 async fn resize(context: &Context, project: &ProjectClient, text: &str, size_gb: i64, waiting: WaitArgs) -> Result<()> {

@@ -33,10 +33,8 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
     check(&mut tx, scope.into(), wanted, &request.region_id, "").await?;
-    disk.store = vms.store_in(&request.region_id).map(str::to_owned);
-    if wanted.snapshot_id.is_some() {
-        Refused::FromSnapshot.check(disk.store.as_deref())?;
-    }
+    let is_on_host = request.on_host || wanted.snapshot_id.is_some();
+    disk.store = vms.store_in(&request.region_id).filter(|_| !is_on_host).map(str::to_owned);
     (disk.snapshot, disk.work_at) = (wanted.snapshot_id, Some(now));
     quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;

@@ -10,7 +10,6 @@ use std::time::Duration;
 use berth_domain::ids::DiskId;
 use berth_domain::vm::brought_disk::Origin;
 use berth_domain::vm::disk_import::ImportDisk;
-use berth_domain::vm::shared_disk::Refused;
 use berth_domain::{Code, Error, Result, Timestamp, hex};
 use berth_host::fault;
 use bytes::Bytes;
@@ -159,7 +158,6 @@ async fn release(vms: &Vms, id: DiskId) -> bool {
 /// Refuses what the project may not have.
 async fn admit(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &ImportDisk, now: Timestamp) -> Result<()> {
     require_region(vms, &request.region_id)?;
-    Refused::Import.check(vms.store_in(&request.region_id))?;
     quota::admit(tx, scope, Held { disks: 1, disk_gb: request.size_gb, ..Held::default() }, now).await
 }
 

@@ -9,7 +9,7 @@ use berth_domain::vm::disk_snapshot::Wanted;
 use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::request::{CreateVm, NewDisk, RootDisk, RootSource};
-use berth_domain::vm::shared_disk::{Refused, on_attach};
+use berth_domain::vm::shared_disk::on_attach;
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType, Extent, ImageStatus, Status};
 use berth_domain::{Code, Error, Result, Timestamp};
 use serde_json::json;
@@ -122,16 +122,16 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     Ok(Resolved { vcpu, memory_mb, image, root, attached, places, ssh_keys, shared_address, store })
 }
 
-/// The store that all disks of a VM lie in: that of its root disk where that is there, or else that of its region.
+/// The store that all disks of a VM lie in: that of its root disk where that is there, or else that of its region. What is made
+/// of a snapshot lies on a host, and with it all that is new.
 fn store_of(vms: &Vms, request: &CreateVm, root: Option<&DiskRow>, attached: &[DiskRow]) -> Result<Option<String>> {
-    let of_region = || vms.store_in(&request.region_id).map(str::to_owned);
+    let is_data_copied = request.create_disks.iter().any(|disk| disk.snapshot_id.is_some());
+    let is_root_copied = matches!(&request.root_disk, RootDisk::Create { of: RootSource::Snapshot(_), .. });
+    let of_region =
+        || vms.store_in(&request.region_id).filter(|_| !is_root_copied && !is_data_copied).map(str::to_owned);
     let store = root.map_or_else(of_region, |root| root.store.clone());
-    for disk in attached {
-        on_attach(disk.store.as_deref(), store.as_deref())?;
-    }
-    let of_snapshot = matches!(&request.root_disk, RootDisk::Create { of: RootSource::Snapshot(_), .. });
-    if of_snapshot || request.create_disks.iter().any(|disk| disk.snapshot_id.is_some()) {
-        Refused::FromSnapshot.check(store.as_deref())?;
+    for lies_in in attached.iter().map(|disk| disk.store.as_deref()).chain(is_data_copied.then_some(None)) {
+        on_attach(lies_in, store.as_deref())?;
     }
     Ok(store)
 }
