@@ -9,10 +9,11 @@
 //! Monitors that do not answer would be waited for without end, so that every call has a deadline, and what is begun ends with
 //! whoever waits for it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
@@ -21,7 +22,6 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -97,12 +97,26 @@ struct Watcher {
     address: String,
 }
 
+impl Watcher {
+    /// Ceph writes `10.0.0.2:0/4157`: address, port, and the program's number.
+    fn address(&self) -> Result<SocketAddr> {
+        let address = self.address.split_once('/').map_or(&*self.address, |(address, _)| address);
+        address.parse().map_err(|error| Error::Store(format!("{}: {error}", self.address)))
+    }
+}
+
+/// An address that Ceph refuses.
+#[derive(Deserialize)]
+struct Refused {
+    addr: String,
+}
+
 impl Pool {
     /// Finds out whether this host can do all that its disks need: whether it has the programs, and whether the pool answers.
     ///
     /// # Errors
     /// A sentence for an operator, within seconds.
-    pub async fn reach(&self) -> Result<IpAddr> {
+    pub async fn reach(&self) -> Result<Vec<IpAddr>> {
         for program in ["rbd", "qemu-img", "qemu-nbd"] {
             tool(program)?;
         }
@@ -116,7 +130,7 @@ impl Pool {
         })?;
         let (user, pool, why) = (&self.user, &self.name, &ended.why);
         match ended.error {
-            None => self.own_address().await,
+            None => self.own_addresses(),
             Some(Errno::TIMEDOUT) => Err(self.late(why)),
             Some(Errno::SHUTDOWN) => Err(Error::Invalid(format!(
                 "Ceph refuses this host, which was lost and is shut out of its pools: `ceph osd blocklist ls` names it. Where \
@@ -132,34 +146,55 @@ impl Pool {
         }
     }
 
-    /// The address of this host by which it reaches the monitors.
-    async fn own_address(&self) -> Result<IpAddr> {
+    /// The addresses of this host by which it reaches the monitors: Ceph's programs choose one of those.
+    fn own_addresses(&self) -> Result<Vec<IpAddr>> {
+        let failed = |error| Error::io("cannot tell this host's address", error);
+        let mut own = BTreeSet::new();
         for monitor in &self.monitors {
-            if let Ok(Ok(stream)) = timeout(LOOK, TcpStream::connect(monitor)).await {
-                return Ok(stream.local_addr().map_err(|e| Error::io("cannot tell this host's address", e))?.ip());
+            let any: IpAddr =
+                if monitor.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+            let socket = UdpSocket::bind((any, 0)).map_err(failed)?;
+            // Nothing is sent: the kernel chooses the way. Where it knows none, no program gets there either.
+            if socket.connect(monitor).is_ok() {
+                own.insert(socket.local_addr().map_err(failed)?.ip());
             }
         }
-        Err(self.silent())
+        Ok(own.into_iter().collect())
     }
 
-    /// Has all of Ceph refuse whatever comes from an address, what is under way, too, for as long as nobody says otherwise. The
-    /// user has to be one who may do that.
-    pub async fn shut_out(&self, address: IpAddr) -> Result<()> {
-        self.blocklist(&["add", &whole(address), FOR_GOOD]).await
+    /// Has all of Ceph refuse whatever comes from these addresses, what is under way, too, for as long as nobody says otherwise.
+    /// The user has to be one who may do that.
+    pub async fn shut_out(&self, addresses: &[IpAddr]) -> Result<()> {
+        for address in addresses {
+            self.blocklist(&["add", &whole(*address), FOR_GOOD]).await?;
+        }
+        Ok(())
     }
 
-    /// Has Ceph take again what comes from an address; fine where it does. Who had an image open is refused all the same.
-    pub async fn let_in(&self, address: IpAddr) -> Result<()> {
-        self.blocklist(&["rm", &whole(address)]).await
+    /// Has Ceph take again what comes from these addresses; whether it refused one of them. Who had an image open then, and saw
+    /// that, is refused all the same.
+    pub async fn let_in(&self, addresses: &[IpAddr]) -> Result<bool> {
+        let said = self.blocklist(&["ls", "--format", "json"]).await?;
+        // A list of ranges follows the one of addresses.
+        let first = serde_json::Deserializer::from_slice(&said).into_iter::<Vec<Refused>>().next();
+        let refused = first.transpose().map_err(|error| Error::Store(error.to_string()))?.unwrap_or_default();
+        let mut was_refused = false;
+        for address in addresses.iter().map(|address| whole(*address)) {
+            if refused.iter().any(|refused| refused.addr == address) {
+                was_refused = true;
+                self.blocklist(&["rm", &address]).await?;
+            }
+        }
+        Ok(was_refused)
     }
 
-    async fn blocklist(&self, words: &[&str]) -> Result<()> {
+    async fn blocklist(&self, words: &[&str]) -> Result<Vec<u8>> {
         let key = self.key_file()?;
         let mut command = self.program("ceph", &key)?;
         command.args(["--connect-timeout", MONITORS, "osd", "blocklist"]).args(words);
         let ended = self.run(&mut command, &key, LITTLE).await?;
         match ended.error {
-            None => Ok(()),
+            None => Ok(ended.out),
             // The program ends with 1 where nobody answers it.
             Some(Errno::PERM) => Err(self.late(&ended.why)),
             Some(Errno::ACCESS) => Err(Error::Invalid(format!(
@@ -173,14 +208,24 @@ impl Pool {
 
     /// Refuses an image that somebody has open: wherever that is, it may write.
     pub async fn require_closed(&self, image: &str) -> Result<()> {
-        let ended = self.rbd(&["status", "--format", "json", &self.spec(image)], LITTLE).await?;
-        if ended.error.is_some() {
-            return ended.done();
-        }
-        let status: Status = serde_json::from_slice(&ended.out).map_err(|error| Error::Store(error.to_string()))?;
-        match status.watchers.first() {
+        match self.openers(image).await?.first() {
             None => Ok(()),
-            Some(Watcher { address }) => Err(Error::Store(format!("the disk is still open at {address}"))),
+            Some(opener) => Err(Error::Store(format!("the disk is still open at {}", opener.ip()))),
+        }
+    }
+
+    /// Who has an image open, by the addresses and ports of their programs; none where there is no such image. Ceph knows that of
+    /// one that died for half a minute.
+    pub async fn openers(&self, image: &str) -> Result<Vec<SocketAddr>> {
+        let ended = self.rbd(&["status", "--format", "json", &self.spec(image)], LITTLE).await?;
+        match ended.error {
+            Some(Errno::NOENT) => Ok(Vec::new()),
+            Some(_) => ended.done().map(|()| Vec::new()),
+            None => {
+                let status: Status =
+                    serde_json::from_slice(&ended.out).map_err(|error| Error::Store(error.to_string()))?;
+                status.watchers.iter().map(Watcher::address).collect()
+            }
         }
     }
 
@@ -284,10 +329,6 @@ impl Pool {
         }
     }
 
-    fn silent(&self) -> Error {
-        self.late("no monitor takes a connection")
-    }
-
     /// Monitors answer nobody whose key is another one; whether OSDs answer, only Ceph's administrators see.
     fn late(&self, why: &str) -> Error {
         let monitors: Vec<_> = self.monitors.iter().map(ToString::to_string).collect();
@@ -364,7 +405,7 @@ impl Pool {
     /// # Errors
     /// A sentence for an operator.
     pub async fn require_fencing(&self) -> Result<()> {
-        self.blocklist(&["rm", NOBODY]).await
+        self.blocklist(&["rm", NOBODY]).await.map(drop)
     }
 }
 
@@ -430,6 +471,21 @@ mod tests {
             user: "berth".into(),
             key: "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==".into(),
         }
+    }
+
+    #[test]
+    fn who_has_an_image_open_is_told_by_address() {
+        let address = |text: &str| Watcher { address: text.into() }.address().map(|at| at.ip()).ok();
+        assert_eq!(address("10.0.0.2:0/4157"), Some([10, 0, 0, 2].into()));
+        assert_eq!(address("[2001:db8::1]:0/1"), "2001:db8::1".parse().ok());
+        assert_eq!(address("somewhere"), None);
+    }
+
+    #[test]
+    fn a_host_is_known_by_the_address_by_which_it_reaches_each_monitor() {
+        let monitors = ["127.0.0.1:3300", "127.0.0.2:3300"].map(|at| at.parse().unwrap()).to_vec();
+        let own = Pool { monitors, ..pool() }.own_addresses().unwrap();
+        assert!(!own.is_empty() && own.iter().all(IpAddr::is_loopback), "{own:?}");
     }
 
     #[test]

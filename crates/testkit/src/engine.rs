@@ -658,19 +658,24 @@ impl Engine for SimulatedEngine {
     async fn reach_store(&self, store: &Store) -> Result<Reached> {
         self.world().told_stores.insert(store.name.clone());
         self.call("reach_store").await?;
-        Ok(Reached { address: shared_disks::address(self.world().number) })
+        Ok(Reached { addresses: vec![shared_disks::address(self.world().number)] })
     }
 
-    async fn shut_out(&self, _: &Store, address: IpAddr) -> Result<()> {
+    async fn shut_out(&self, _: &Store, addresses: &[IpAddr]) -> Result<()> {
         self.call("shut_out").await?;
-        self.world().shared_disks().shut_out(address);
-        Ok(())
+        addresses.iter().for_each(|address| self.world().shared_disks().shut_out(*address));
+        // It may be so, and not be told.
+        self.call("shut_out told").await
     }
 
-    async fn let_in(&self, _: &Store, address: IpAddr) -> Result<()> {
+    async fn let_in(&self, _: &Store, addresses: &[IpAddr]) -> Result<bool> {
         self.call("let_in").await?;
-        self.world().shared_disks().let_in(address);
-        Ok(())
+        Ok(addresses.iter().filter(|address| self.world().shared_disks().let_in(**address)).count() > 0)
+    }
+
+    async fn openers(&self, _: &Store, disk: DiskId) -> Result<Vec<IpAddr>> {
+        self.call("openers").await?;
+        Ok(self.world().shared_disks().opener(disk).into_iter().collect())
     }
 
     async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {

@@ -85,9 +85,14 @@ impl SharedDisks {
         self.open.retain(|_, (number, _)| address(*number) != host);
     }
 
-    /// Stores take a host again.
-    pub fn let_in(&mut self, host: IpAddr) {
-        self.shut_out.remove(&host);
+    /// Stores take a host again; whether they refused it.
+    pub fn let_in(&mut self, host: IpAddr) -> bool {
+        self.shut_out.remove(&host)
+    }
+
+    /// From where a disk is open.
+    pub fn opener(&self, id: DiskId) -> Option<IpAddr> {
+        self.open.get(&id).map(|(number, _)| address(*number))
     }
 
     /// How many hosts stores refuse.
@@ -114,7 +119,7 @@ impl SharedDisks {
 /// The address of the simulated host of this number, as stores see it.
 pub fn address(number: u64) -> IpAddr {
     let number = u32::try_from(number).unwrap_or(u32::MAX);
-    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)).saturating_add(number)).into()
+    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 99, 0, 0)).saturating_add(number)).into()
 }
 
 fn missing() -> EngineError {

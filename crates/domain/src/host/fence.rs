@@ -3,12 +3,14 @@
 //! A host that does not answer may still run its machines, and write to their disks. So nothing of it starts on another host before
 //! the store refuses whatever the lost one sends: that is the fence, and it is of the store, since nobody can ask the host. It is
 //! an intent first, then made, then the rows of the machines let go of the host, and in this order each step may be taken again
-//! by whoever finds it. A host that answers again ends what it had before the fence is lifted.
+//! by whoever finds it. A host that answers again ends what it had before the fence is lifted, and what nobody else took begins anew
+//! there, since a fence breaks what has a disk open.
 //!
-//! An administrator who removes a host as lost says that it is off: where it cannot be shut out, that word is taken for it.
+//! An administrator who removes a host as lost says that it is off: where it cannot be shut out, that word is taken for it. Whoever
+//! joins as a host that is shut out is another machine, and lifts nothing of what the former one may still do.
 
+use core::net::IpAddr;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,11 +23,15 @@ pub const SOONEST: i64 = super::join::LOST_SECONDS;
 /// That a host is shut out of a store, or about to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fence {
-    /// The address that the store refuses.
-    pub address: IpAddr,
+    /// The addresses that the store refuses.
+    pub addresses: Vec<IpAddr>,
+    /// How often the host had joined then.
+    pub enrolment: i64,
     /// Since when it is wished.
     pub since: Timestamp,
-    /// Whether the store said that it refuses it.
+    /// Whether the store was asked in vain.
+    pub is_tried: bool,
+    /// Whether the store said that it refuses them.
     pub is_made: bool,
 }
 
@@ -37,14 +43,20 @@ pub type Fences = BTreeMap<String, Fence>;
 pub struct Seen<'a> {
     /// How the host stands; none where an administrator removed it as lost.
     pub state: Option<State>,
+    /// How often it joined.
+    pub enrolment: i64,
     /// For how long it has not answered, in seconds.
     pub silent: i64,
     /// After how many seconds the store has it shut out; none where it never does.
     pub patience: Option<i64>,
-    /// From where the host reached the store last.
-    pub address: Option<IpAddr>,
+    /// Whether there is an address that is this host's alone, by which it reached the store.
+    pub has_address: bool,
+    /// Whether so many are silent that it is rather whoever asks them who is cut off, or none is left that reaches the store.
+    pub is_alone: bool,
     /// The fence.
     pub fence: Option<&'a Fence>,
+    /// Whether another host that is there has an address of the fence.
+    pub is_taken: bool,
     /// Whether VMs are on the host whose disks lie in the store.
     pub has_vms: bool,
     /// Whether the host still has to end what it had.
@@ -56,70 +68,96 @@ pub struct Seen<'a> {
 pub enum Step {
     /// Nothing.
     Rest,
-    /// Write down that the host is to be shut out, at this address.
-    Want(IpAddr),
+    /// Write down that the host is to be shut out.
+    Want,
     /// Have the store refuse it.
     Make,
-    /// Have the rows of its VMs let go of it: all, or those that another host takes.
-    Release {
-        /// Whether those, too, that no other host takes.
-        all: bool,
-    },
+    /// Have the rows of its VMs let go of it that another host takes.
+    Release,
     /// Have the host end what it had.
     Settle,
-    /// Have the store take it again.
+    /// Have the store take it again, and what it still has begin anew.
     Lift,
+    /// Remember no fence any more, whatever the store refuses.
+    Forget,
+}
+
+impl Seen<'_> {
+    fn is_removed(&self) -> bool {
+        self.state.is_none()
+    }
+
+    fn is_there(&self) -> bool {
+        self.state.is_some_and(|state| state != State::Lost)
+    }
 }
 
 /// What comes next for a host and a store.
 pub fn next(seen: &Seen<'_>) -> Step {
-    let is_there = seen.state.is_some_and(|state| state != State::Lost);
     match seen.fence {
-        Some(fence) if !fence.is_made && is_there => Step::Lift,
-        Some(fence) if !fence.is_made => Step::Make,
-        Some(_) if !is_there && seen.has_vms => Step::Release { all: false },
-        Some(_) if !is_there => Step::Rest,
-        Some(_) if seen.has_vms => Step::Release { all: true },
-        Some(_) if seen.has_released => Step::Settle,
-        Some(_) => Step::Lift,
-        None if is_there || !seen.has_vms => Step::Rest,
-        None => shut_out(seen),
+        None => unfenced(seen),
+        Some(fence) if seen.is_there() && fence.enrolment == seen.enrolment => back(seen),
+        Some(fence) if fence.is_made => shut_out(seen),
+        Some(fence) => wished(seen, fence),
     }
 }
 
-/// What comes next for a host that does not answer, with VMs that could go on elsewhere.
-fn shut_out(seen: &Seen<'_>) -> Step {
-    let is_removed = seen.state.is_none();
-    match (seen.patience, seen.address) {
-        (Some(patience), Some(address)) if is_removed || seen.silent >= patience.max(SOONEST) => Step::Want(address),
-        (Some(_), Some(_)) => Step::Rest,
+fn unfenced(seen: &Seen<'_>) -> Step {
+    let Some(patience) = seen.patience.filter(|_| seen.has_address) else {
         // Nobody can shut it out, and whoever removed it says that it is off.
-        _ if is_removed => Step::Release { all: false },
-        _ => Step::Rest,
+        return if seen.is_removed() && seen.has_vms { Step::Release } else { Step::Rest };
+    };
+    let is_due = seen.is_removed() || seen.silent >= patience.max(SOONEST) && !seen.is_alone;
+    if seen.has_vms && !seen.is_there() && is_due { Step::Want } else { Step::Rest }
+}
+
+/// The host answers again, and is the one that was lost.
+const fn back(seen: &Seen<'_>) -> Step {
+    if seen.has_released { Step::Settle } else { Step::Lift }
+}
+
+/// The store refuses the machine that was lost.
+fn shut_out(seen: &Seen<'_>) -> Step {
+    match seen.has_vms {
+        true => Step::Release,
+        // Who joined in its place is another machine; the store goes on to refuse the former one.
+        false if seen.is_there() => Step::Forget,
+        false if seen.is_removed() && seen.is_taken => Step::Lift,
+        false => Step::Rest,
+    }
+}
+
+/// The store is to refuse it, and did not say so yet.
+fn wished(seen: &Seen<'_>, fence: &Fence) -> Step {
+    let is_unable = seen.patience.is_none() || fence.is_tried;
+    match seen.is_removed() && is_unable {
+        true if seen.has_vms => Step::Release,
+        true => Step::Forget,
+        false if seen.patience.is_some() => Step::Make,
+        false => Step::Rest,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use proptest::prelude::*;
 
     use super::*;
 
-    const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
-
     fn fence(is_made: bool) -> Fence {
-        Fence { address: ADDRESS, since: Timestamp(1), is_made }
+        Fence { addresses: vec![[10, 0, 0, 2].into()], enrolment: 1, since: Timestamp(1), is_tried: false, is_made }
     }
 
     fn lost(fence: Option<&Fence>) -> Seen<'_> {
         Seen {
             state: Some(State::Lost),
+            enrolment: 1,
             silent: 60,
             patience: Some(60),
-            address: Some(ADDRESS),
+            has_address: true,
+            is_alone: false,
             fence,
+            is_taken: false,
             has_vms: true,
             has_released: false,
         }
@@ -127,10 +165,13 @@ mod tests {
 
     #[test]
     fn a_lost_host_is_shut_out_before_anything_lets_go_of_it() {
-        assert_eq!(next(&lost(None)), Step::Want(ADDRESS));
-        assert_eq!(next(&lost(Some(&fence(false)))), Step::Make);
-        assert_eq!(next(&lost(Some(&fence(true)))), Step::Release { all: false });
-        assert_eq!(next(&Seen { has_vms: false, ..lost(Some(&fence(true))) }), Step::Rest);
+        let (wished, made) = (fence(false), fence(true));
+        assert_eq!(next(&lost(None)), Step::Want);
+        assert_eq!(next(&lost(Some(&wished))), Step::Make);
+        assert_eq!(next(&lost(Some(&made))), Step::Release);
+        assert_eq!(next(&Seen { has_vms: false, ..lost(Some(&made)) }), Step::Rest);
+        // Who takes the means away leaves it as it is.
+        assert_eq!(next(&Seen { patience: None, ..lost(Some(&wished)) }), Step::Rest);
     }
 
     #[test]
@@ -138,62 +179,85 @@ mod tests {
         assert_eq!(next(&Seen { silent: 59, ..lost(None) }), Step::Rest);
         let soon = Seen { patience: Some(0), ..lost(None) };
         assert_eq!(next(&Seen { silent: SOONEST - 1, ..soon.clone() }), Step::Rest);
-        assert_eq!(next(&Seen { silent: SOONEST, ..soon }), Step::Want(ADDRESS));
+        assert_eq!(next(&Seen { silent: SOONEST, ..soon }), Step::Want);
         for never in [
-            Seen { patience: None, silent: i64::MAX, ..lost(None) },
-            Seen { address: None, silent: i64::MAX, ..lost(None) },
+            Seen { patience: None, ..lost(None) },
+            Seen { has_address: false, ..lost(None) },
+            Seen { is_alone: true, ..lost(None) },
             Seen { has_vms: false, ..lost(None) },
         ] {
-            assert_eq!(next(&never), Step::Rest, "{never:?}");
+            assert_eq!(next(&Seen { silent: i64::MAX, ..never.clone() }), Step::Rest, "{never:?}");
         }
     }
 
     #[test]
     fn one_that_answers_again_ends_what_it_had_before_it_is_taken_again() {
         let (wished, made) = (fence(false), fence(true));
-        let back = |fence, has_vms, has_released| {
-            next(&Seen { state: Some(State::Ready), silent: 0, has_vms, has_released, ..lost(fence) })
-        };
-        assert_eq!(back(None, true, false), Step::Rest);
-        assert_eq!(back(Some(&wished), true, false), Step::Lift, "nothing let go of it yet");
-        assert_eq!(back(Some(&made), true, true), Step::Release { all: true });
-        assert_eq!(back(Some(&made), false, true), Step::Settle);
-        assert_eq!(back(Some(&made), false, false), Step::Lift);
+        let back =
+            |fence, has_released| next(&Seen { state: Some(State::Ready), silent: 0, has_released, ..lost(fence) });
+        assert_eq!(back(None, false), Step::Rest);
+        // Whether the store took it is found when it is lifted.
+        assert_eq!(back(Some(&wished), false), Step::Lift);
+        assert_eq!(back(Some(&made), true), Step::Settle);
+        assert_eq!(back(Some(&made), false), Step::Lift);
+    }
+
+    #[test]
+    fn whoever_joins_in_its_place_lifts_nothing() {
+        let (wished, made) = (fence(false), fence(true));
+        let other =
+            |fence, has_vms| next(&Seen { state: Some(State::Ready), enrolment: 2, silent: 0, has_vms, ..lost(fence) });
+        assert_eq!(other(Some(&wished), true), Step::Make);
+        assert_eq!(other(Some(&made), true), Step::Release);
+        assert_eq!(other(Some(&made), false), Step::Forget);
     }
 
     #[test]
     fn an_administrator_s_word_is_taken_where_nobody_can_shut_it_out() {
         let (wished, made) = (fence(false), fence(true));
-        let removed = |fence| next(&Seen { state: None, silent: 0, ..lost(fence) });
-        assert_eq!(removed(None), Step::Want(ADDRESS));
-        assert_eq!(removed(Some(&wished)), Step::Make);
-        assert_eq!(removed(Some(&made)), Step::Release { all: false });
-        for unable in [Seen { patience: None, ..lost(None) }, Seen { address: None, ..lost(None) }] {
-            assert_eq!(next(&Seen { state: None, ..unable }), Step::Release { all: false });
+        let removed = |seen: Seen<'_>| next(&Seen { state: None, silent: 0, is_alone: true, ..seen });
+        assert_eq!(removed(lost(None)), Step::Want);
+        assert_eq!(removed(lost(Some(&wished))), Step::Make);
+        assert_eq!(removed(lost(Some(&made))), Step::Release);
+        for unable in [Seen { patience: None, ..lost(None) }, Seen { has_address: false, ..lost(None) }] {
+            assert_eq!(removed(unable.clone()), Step::Release);
+            assert_eq!(removed(Seen { has_vms: false, ..unable }), Step::Rest);
         }
+        let tried = Fence { is_tried: true, ..wished.clone() };
+        for unable in [lost(Some(&tried)), Seen { patience: None, ..lost(Some(&wished)) }] {
+            assert_eq!(removed(unable.clone()), Step::Release);
+            assert_eq!(removed(Seen { has_vms: false, ..unable }), Step::Forget);
+        }
+        // Its address is another one's by now.
+        let empty = Seen { has_vms: false, ..lost(Some(&made)) };
+        assert_eq!(removed(empty.clone()), Step::Rest);
+        assert_eq!(removed(Seen { is_taken: true, ..empty }), Step::Lift);
     }
 
     proptest! {
-        /// Whatever is seen, nothing lets go of a host that is there or may be, unless the store refuses it or somebody said
-        /// that it is off.
+        /// Whatever is seen, nothing lets go of a host that may write, unless the store refuses it or somebody said that it is off.
         #[test]
         fn nothing_lets_go_of_a_host_that_may_write(
             state in prop::sample::select(vec![None, Some(State::Ready), Some(State::Cordoned), Some(State::Lost)]),
-            silent in 0..100_i64,
+            (silent, enrolment) in (0..100_i64, 1..3_i64),
             patience in prop::option::of(0..100_i64),
-            address in prop::option::of(Just(ADDRESS)),
-            fence in prop::option::of(any::<bool>().prop_map(fence)),
-            (has_vms, has_released) in any::<(bool, bool)>(),
+            fence in prop::option::of(any::<(bool, bool)>().prop_map(|(is_made, is_tried)| Fence { is_tried, ..fence(is_made) })),
+            (has_address, is_alone, is_taken, has_vms, has_released) in any::<(bool, bool, bool, bool, bool)>(),
         ) {
-            let seen = Seen { state, silent, patience, address, fence: fence.as_ref(), has_vms, has_released };
+            let seen = Seen {
+                state, enrolment, silent, patience, has_address, is_alone, fence: fence.as_ref(), is_taken, has_vms, has_released,
+            };
             let step = next(&seen);
             let is_made = fence.as_ref().is_some_and(|fence| fence.is_made);
-            if matches!(step, Step::Release { .. }) {
-                prop_assert!(is_made || state.is_none() && fence.is_none());
+            if step == Step::Release {
+                prop_assert!(has_vms && (is_made || state.is_none()));
             }
             if step == Step::Lift {
-                prop_assert!(state.is_some_and(|state| state != State::Lost));
-                prop_assert!(!is_made || !has_vms && !has_released, "what it had is ended first");
+                prop_assert!(!has_released || state.is_none());
+                prop_assert!(seen.is_there() && enrolment == 1 || state.is_none() && !has_vms);
+            }
+            if step == Step::Forget {
+                prop_assert!(!has_vms);
             }
         }
     }

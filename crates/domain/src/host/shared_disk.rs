@@ -36,10 +36,10 @@ pub struct Store {
 }
 
 /// That a host reaches a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reached {
-    /// Its address, as the store sees it: what that refuses once the host is to be shut out.
-    pub address: IpAddr,
+    /// Its addresses, by which it reaches the monitors: what the store refuses once the host is to be shut out.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A key of a user of Ceph, as base64. Its `Debug` hides it.

@@ -83,12 +83,15 @@ pub trait Engine: Send + Sync + 'static {
     /// whatever kind.
     async fn reach_store(&self, store: &Store) -> Result<Reached>;
 
-    /// Has a store refuse whatever comes from an address, what is under way, too, until [`Engine::let_in`]; by a user of the store
-    /// who may do that. Only the service's own host is asked, so that no other one learns that user's key.
-    async fn shut_out(&self, store: &Store, address: IpAddr) -> Result<()>;
+    /// Has a store refuse whatever comes from these addresses, what is under way, too, until [`Engine::let_in`]; by a user of the
+    /// store who may do that. Only the service's own host is asked, so that no other one learns that user's key.
+    async fn shut_out(&self, store: &Store, addresses: &[IpAddr]) -> Result<()>;
 
-    /// Has a store take again what comes from an address; fine where it does.
-    async fn let_in(&self, store: &Store, address: IpAddr) -> Result<()>;
+    /// Has a store take again what comes from these addresses; whether it refused one of them.
+    async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool>;
+
+    /// The addresses from where a disk of a store is open. Only the service's own host is asked.
+    async fn openers(&self, store: &Store, disk: DiskId) -> Result<Vec<IpAddr>>;
 
     /// Makes a disk in a store, whole or not at all: of an image, empty, or with a file system. One that is there stays as it
     /// is.

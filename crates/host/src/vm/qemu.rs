@@ -330,12 +330,16 @@ impl Engine for QemuEngine {
         self.reach(store).await
     }
 
-    async fn shut_out(&self, store: &Store, address: IpAddr) -> Result<()> {
-        self.fence(store, address).await
+    async fn shut_out(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
+        self.fence(store, addresses).await
     }
 
-    async fn let_in(&self, store: &Store, address: IpAddr) -> Result<()> {
-        self.lift_fence(store, address).await
+    async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
+        self.lift_fence(store, addresses).await
+    }
+
+    async fn openers(&self, store: &Store, disk: DiskId) -> Result<Vec<IpAddr>> {
+        self.who_opened(store, disk).await
     }
 
     async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {

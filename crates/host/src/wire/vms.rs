@@ -75,11 +75,15 @@ impl Engine for Remote {
         self.ask(shared_disk::Reach { store: store.clone() }).await
     }
 
-    async fn shut_out(&self, _: &Store, _: IpAddr) -> Result<()> {
+    async fn shut_out(&self, _: &Store, _: &[IpAddr]) -> Result<()> {
         Err(not_asked())
     }
 
-    async fn let_in(&self, _: &Store, _: IpAddr) -> Result<()> {
+    async fn let_in(&self, _: &Store, _: &[IpAddr]) -> Result<bool> {
+        Err(not_asked())
+    }
+
+    async fn openers(&self, _: &Store, _: DiskId) -> Result<Vec<IpAddr>> {
         Err(not_asked())
     }
 

@@ -131,6 +131,24 @@ impl DiskStores {
             }
             self.stores.push(told.read(folder).with_context(|| format!("disk_stores {name}"))?);
         }
+        self.check_fences()
+    }
+
+    /// A fence is of all of a Ceph: what is shut out for the sake of one store loses the others, and whoever lifts it for one lifts it
+    /// for all.
+    fn check_fences(&self) -> Result<()> {
+        for (number, one) in self.stores.iter().enumerate() {
+            for other in &self.stores[..number] {
+                let is_one = one.store.monitors.iter().any(|monitor| other.store.monitors.contains(monitor));
+                ensure!(
+                    !is_one || one.fencing.is_none() && other.fencing.is_none(),
+                    "disk_stores: {} and {} are of one Ceph, which refuses a host as a whole; leave out \
+                     restart_elsewhere_seconds, fence_user and fence_key_file, or have one store",
+                    other.store.name,
+                    one.store.name
+                );
+            }
+        }
         Ok(())
     }
 }
@@ -249,6 +267,7 @@ mod tests {
             (mine.replace("[\"10.0.0.1:3300\"]", "[]"), "monitors"),
             (store("pool-a", &format!("{key}\nsize = 3")), "size"),
             (store("pool-a", &format!("{key}\nfence_user = \"fence\"")), "all three, or none"),
+            (fenced(30, "fence", "ceph.key") + &store("pool-b", key), "pool-a and pool-b are of one Ceph"),
             (fenced(29, "fence", "ceph.key"), "from 30 to 86400"),
             (fenced(86_401, "fence", "ceph.key"), "from 30 to 86400"),
             (fenced(30, "berth", "ceph.key"), "another one than user"),

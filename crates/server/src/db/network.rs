@@ -135,7 +135,7 @@ pub async fn open(tx: &mut Tx, tenant: Tenant, id: NetworkId) -> Result<Option<O
 }
 
 /// The hosts that a network's machines have their places on, but for this one. Where that goes away from a host, those do not count
-/// that leave it, too, or that are off there: VMs, but for those that have their memory there, are in rescue, or boot with an
+/// that leave it, too, or that are off there, nor those of one that is lost whose disks lie in a store: VMs, but for those that have their memory there, are in rescue, or boot with an
 /// image that one host alone has.
 pub async fn hosts(
     on: impl On,
@@ -153,7 +153,9 @@ pub async fn hosts(
          JOIN machines m ON m.owner_id = nm.owner_id AND m.owner_kind = nm.owner_kind \
          WHERE nm.network_id = $1 AND m.id <> $2 AND m.host_id IS NOT NULL AND m.deleted_at IS NULL \
          AND NOT (m.host_id = $3 AND (m.reserved = 0 \
-             OR EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.drain = 'all')) \
+             OR EXISTS (SELECT 1 FROM hosts h WHERE h.id = m.host_id AND h.drain = 'all') \
+             OR EXISTS (SELECT 1 FROM hosts h JOIN vms w ON w.id = m.owner_id JOIN disks e ON e.id = w.root_disk_id \
+                 WHERE h.id = m.host_id AND h.state = 'lost' AND e.store IS NOT NULL)) \
              AND m.owner_kind = 'vm' AND EXISTS (SELECT 1 FROM vms v WHERE v.id = m.owner_id AND v.has_memory = 0 \
              AND v.rescue_user IS NULL AND NOT EXISTS (SELECT 1 FROM disks d JOIN project_images p ON p.id = d.image_id \
              WHERE d.id = v.root_disk_id AND p.host_id IS NOT NULL)))");

@@ -82,8 +82,7 @@ async fn a_vm_starts_elsewhere_once_its_lost_host_is_shut_out() {
     leave(&platform.engine, MEMORY_MB);
     platform.engine.refuse("shut_out", EngineError::Transient("no monitor answers".into()));
     lose(&platform, &mut beta).await;
-    reaches(admin, &beta.id, true).await;
-    // Before its time nobody wishes that, and before it is so nothing starts.
+    // Before it is so nothing starts.
     platform.advance(AFTER - 30);
     reaches(admin, &beta.id, false).await;
     let shown = admin.get(&format!("{HOSTS}/{}", beta.id)).await.body["stores"][0]["trouble"].to_string();
@@ -167,6 +166,91 @@ async fn one_that_comes_back_before_it_is_shut_out_keeps_what_it_has() {
     platform.engine.allow("shut_out");
     assert_eq!((host(admin, &id).await, beta.engine.counts().2), (json!(beta.id), starts));
     assert_eq!((beta.engine.machine(&id), platform.engine.shut_outs()), (Some(Machine::Running), 0));
+    is_whole(&platform, &beta);
+}
+
+/// Whether the store refused it nobody was told: its machine may have lost its disks.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_whose_host_was_shut_out_unnoticed_begins_anew() {
+    let (platform, mut beta, id) = one_on_beta(Some(fencing())).await;
+    let starts = beta.engine.counts().2;
+    platform.engine.refuse("shut_out told", EngineError::Transient("the answer is lost".into()));
+    lose(&platform, &mut beta).await;
+    platform.advance(AFTER);
+    platform.admin.until("it is shut out", async |_| platform.engine.shut_outs() == 1).await;
+    beta.open().await;
+    platform.admin.until("it begins anew", async |_| beta.engine.counts().2 == starts + 1).await;
+    platform.admin.reaches(&id, "running").await;
+    assert_eq!(platform.engine.shut_outs(), 0);
+    is_whole(&platform, &beta);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_vms_one_stays_where_another_host_has_room_for_one() {
+    let (platform, mut beta, first) = one_on_beta(Some(fencing())).await;
+    let admin = &platform.admin;
+    leave(&platform.engine, 0);
+    let second = admin.running_vm("second").await;
+    leave(&platform.engine, beta.engine.spec(&first).expect("a machine").memory_mb);
+    lose(&platform, &mut beta).await;
+    platform.advance(AFTER);
+    let unplaced = told(admin, "vm.unplaced").await;
+    let (stays, goes) = if unplaced.subject == first { (first, second) } else { (second, first) };
+    runs_here(&platform, &goes).await;
+    let vm = admin.get(&format!("/vms/{stays}")).await.body;
+    assert_eq!((&vm["status"], &vm["host_id"]), (&json!("running"), &json!(beta.id)));
+    // Once there is room it goes, too.
+    leave(&platform.engine, MEMORY_MB);
+    platform.advance(30);
+    runs_here(&platform, &stays).await;
+    is_whole(&platform, &beta);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vms_of_a_network_go_on_elsewhere_together() {
+    let (platform, mut beta, _) = one_on_beta(Some(fencing())).await;
+    let admin = &platform.admin;
+    leave(&platform.engine, 0);
+    let network = admin.post("/networks", json!({"name": "lan", "cidr": "10.50.0.0/24"})).await;
+    assert_eq!(network.status, 201, "{network:?}");
+    let mut ids = Vec::new();
+    for name in ["one", "two"] {
+        let mut body = vm(name);
+        body["network_ids"] = json!([network.id()]);
+        let id = admin.create_vm(body).await;
+        admin.reaches(&id, "running").await;
+        ids.push(id);
+    }
+    leave(&platform.engine, MEMORY_MB);
+    lose(&platform, &mut beta).await;
+    platform.advance(AFTER);
+    for id in &ids {
+        runs_here(&platform, id).await;
+    }
+    is_whole(&platform, &beta);
+}
+
+/// Whoever asks is cut off rather than most of those that are asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_shut_out_where_most_are_silent() {
+    let (platform, mut beta, id) = one_on_beta(Some(fencing())).await;
+    let admin = &platform.admin;
+    let mut gamma = join(&platform, "gamma").await;
+    gamma.engine.share_stores(&platform.engine);
+    reaches(admin, &gamma.id, true).await;
+    gamma.close().await;
+    lose(&platform, &mut beta).await;
+    is(admin, &gamma, "lost").await;
+    platform.advance(AFTER);
+    let told = admin.get(&format!("/vms/{id}")).await.body["message"].to_string();
+    assert!(told.contains("does not answer"), "{told}");
+    assert_eq!((host(admin, &id).await, platform.engine.shut_outs()), (json!(beta.id), 0));
+    // One that is back makes them the fewer.
+    gamma.open().await;
+    is(admin, &gamma, "ready").await;
+    admin.until("it is shut out", async |_| platform.engine.shut_outs() == 1).await;
+    admin.until("it goes on", async |admin| host(&admin, &id).await != json!(beta.id)).await;
+    admin.reaches(&id, "running").await;
     is_whole(&platform, &beta);
 }
 

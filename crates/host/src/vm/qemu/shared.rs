@@ -21,7 +21,7 @@ impl QemuEngine {
     /// Whether this host can do all that disks of a store need, and from where it reaches it.
     pub(super) async fn reach(&self, store: &Store) -> Result<Reached> {
         self.can_serve().await.map_err(for_operator)?;
-        pool_of(store)?.reach().await.map(|address| Reached { address }).map_err(for_operator)
+        pool_of(store)?.reach().await.map(|addresses| Reached { addresses }).map_err(for_operator)
     }
 
     /// Finds out whether a user may have a store refuse hosts and take them again.
@@ -32,14 +32,20 @@ impl QemuEngine {
         pool_of(store)?.require_fencing().await.map_err(for_operator)
     }
 
-    /// Has a store refuse whatever comes from an address.
-    pub(super) async fn fence(&self, store: &Store, address: IpAddr) -> Result<()> {
-        pool_of(store)?.shut_out(address).await.map_err(for_operator)
+    /// Has a store refuse whatever comes from these addresses.
+    pub(super) async fn fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
+        pool_of(store)?.shut_out(addresses).await.map_err(for_operator)
     }
 
-    /// Has a store take again what comes from an address.
-    pub(super) async fn lift_fence(&self, store: &Store, address: IpAddr) -> Result<()> {
-        pool_of(store)?.let_in(address).await.map_err(for_operator)
+    /// Has a store take again what comes from these addresses; whether it refused one of them.
+    pub(super) async fn lift_fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
+        pool_of(store)?.let_in(addresses).await.map_err(for_operator)
+    }
+
+    /// From where a disk is open.
+    pub(super) async fn who_opened(&self, store: &Store, disk: DiskId) -> Result<Vec<IpAddr>> {
+        let openers = pool_of(store)?.openers(&disk.to_string()).await.map_err(for_operator)?;
+        Ok(openers.into_iter().map(|opener| opener.ip()).collect())
     }
 
     /// Makes a disk in a store, whole or not at all.

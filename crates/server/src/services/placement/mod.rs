@@ -3,6 +3,7 @@
 //!
 //! What hosts have at this moment they were asked before; of a host that did not say it is known that it is there.
 
+pub mod fences;
 mod standings;
 mod turns;
 

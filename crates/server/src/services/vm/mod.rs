@@ -134,9 +134,7 @@ impl Vms {
         tasks.spawn(reconcile::image::watch(self.clone(), poke_image, stop.clone()));
         tasks.spawn(reconcile::image_travel::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
-        if !self.inner.stores.is_empty() {
-            tasks.spawn(reconcile::fence::watch(self.clone(), stop.clone()));
-        }
+        tasks.spawn(reconcile::fence::watch(self.clone(), stop.clone()));
         tasks.spawn(sampler::sample(self.clone(), stop.clone()));
         if let Some(place) = self.inner.names.clone() {
             tasks.spawn(nameserver::serve(self.clone(), place, stop.clone()));

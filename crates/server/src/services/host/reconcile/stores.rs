@@ -30,6 +30,8 @@ const SOON: i64 = 60;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a look at the host waits for what it says.
 const AT_ONCE: Duration = Duration::from_secs(1);
+/// Most addresses of a host.
+const ADDRESSES: usize = 8;
 /// Most characters of a reason.
 const REASON: usize = 300;
 
@@ -39,7 +41,7 @@ pub(super) struct Known {
     /// Which stores it reaches, and why not the others.
     pub(super) stores: Stores,
     /// From where it reaches those.
-    pub(super) addresses: BTreeMap<String, IpAddr>,
+    pub(super) addresses: BTreeMap<String, Vec<IpAddr>>,
 }
 
 impl Known {
@@ -107,7 +109,7 @@ async fn of_host(hosts: &Hosts, host: HostId) -> Result<Vec<Store>, DbError> {
 async fn ask(engine: Arc<dyn Engine>, stores: &[Store]) -> Known {
     let asked = stores.iter().map(async |store| {
         let reached = match timeout(PATIENCE, engine.reach_store(store)).await {
-            Ok(Ok(Reached { address })) => Ok(address),
+            Ok(Ok(Reached { addresses })) => Ok(bounded_addresses(addresses)),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("it did not say so within {} seconds", PATIENCE.as_secs())),
         };
@@ -115,12 +117,22 @@ async fn ask(engine: Arc<dyn Engine>, stores: &[Store]) -> Known {
     });
     let mut known = Known::default();
     for (name, reached) in join_all(asked).await {
-        if let Ok(address) = reached {
-            known.addresses.insert(name.clone(), address);
+        match reached {
+            Ok(addresses) => {
+                known.addresses.insert(name.clone(), addresses);
+                known.stores.insert(name, None);
+            }
+            Err(why) => drop(known.stores.insert(name, Some(why))),
         }
-        known.stores.insert(name, reached.err());
     }
     known
+}
+
+/// A host may say anything: neither that it is everybody, nor more addresses than one has.
+fn bounded_addresses(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
+    addresses.retain(|address| !address.is_unspecified() && !address.is_multicast());
+    addresses.truncate(ADDRESSES);
+    addresses
 }
 
 /// A host may say anything.

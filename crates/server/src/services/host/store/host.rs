@@ -74,7 +74,7 @@ pub struct HostRow {
     /// Which stores of disks it reaches, and why it does not reach the others.
     pub stores: Stores,
     /// From where it reached each of them last.
-    pub store_addresses: BTreeMap<String, IpAddr>,
+    pub store_addresses: BTreeMap<String, Vec<IpAddr>>,
     /// Those that it is shut out of.
     pub fences: Fences,
 }
@@ -308,6 +308,11 @@ pub async fn removed(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE joined = 1 AND removed_at IS NOT NULL ORDER BY id").fetch_all(on).await
 }
 
+/// Hosts that are shut out of a store, or are to be; those that were removed, too.
+pub async fn fenced(on: impl On) -> Result<Vec<HostRow>, DbError> {
+    sql("SELECT * FROM hosts WHERE fences <> '{}'").fetch_all(on).await
+}
+
 /// Says that a host is shut out of a store, or that it is not; of one that was removed, too.
 pub async fn set_fence(tx: &mut Tx, id: HostId, store: &str, fence: Option<Fence>) -> Result<(), DbError> {
     let found = sql("SELECT * FROM hosts WHERE id = $1").bind(id).fetch_optional::<HostRow>(&mut *tx).await?;
@@ -387,10 +392,16 @@ mod tests {
             certificate_until: None,
             version: Some("1".into()),
             trouble: None,
-            store_addresses: [("pool".to_owned(), Ipv4Addr::LOCALHOST.into())].into(),
+            store_addresses: [("pool".to_owned(), vec![Ipv4Addr::LOCALHOST.into()])].into(),
             fences: [(
                 "pool".to_owned(),
-                Fence { address: Ipv4Addr::LOCALHOST.into(), since: Timestamp(1), is_made: true },
+                Fence {
+                    addresses: vec![Ipv4Addr::LOCALHOST.into()],
+                    enrolment: 1,
+                    since: Timestamp(1),
+                    is_tried: false,
+                    is_made: true,
+                },
             )]
             .into(),
             stores: Stores::from([

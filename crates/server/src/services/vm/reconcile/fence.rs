@@ -5,21 +5,23 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::Timestamp;
+use berth_domain::host::Aim;
 use berth_domain::host::fence::{Fence, Seen, Step, next};
-use berth_domain::host::{Aim, State};
 use berth_domain::ids::{HostId, VmId};
 use berth_host::EngineError;
+use futures::future::join_all;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::vm::{Released, VmLife};
 use super::{StepError, fault};
 use crate::config::Fencing;
-use crate::db::DbError;
-use crate::services::host::{self, HostRow};
+use crate::db::{DbError, event};
+use crate::services::placement::fences::{self, Fenceable};
 use crate::services::vm::{Vms, store};
 
 /// Between two looks.
@@ -31,139 +33,207 @@ const AGAIN: i64 = 30;
 /// Steps of a host at a look, at most: one that begins takes all that are due at once.
 const STEPS: usize = 8;
 
-/// A host, and a store that its VMs have disks in.
-struct Pair {
-    row: HostRow,
-    is_removed: bool,
-    store: String,
+/// A host, and a store that its VMs have disks in, or that it is shut out of.
+struct Pair<'a> {
+    host: &'a Fenceable,
+    store: &'a str,
 }
 
 /// Shuts out whom it has to, and takes back who answers again, until told to stop.
 pub async fn watch(vms: Vms, stop: CancellationToken) {
     let life = VmLife::new(vms.clone(), stop.clone());
-    let mut fences = Fences { vms, life, refused: HashMap::new() };
+    let watch = Watch { vms, life, refused: Mutex::default(), said: Mutex::default() };
     while stop.run_until_cancelled(tokio::time::sleep(LOOK)).await.is_some() {
-        if let Err(error) = fences.look().await {
+        if let Err(error) = watch.look().await {
             tracing::warn!(%error, "hosts that are lost could not be looked at; trying again");
         }
     }
 }
 
-struct Fences {
+struct Watch {
     vms: Vms,
     life: VmLife,
-    /// VMs that no other host took, since when.
-    refused: HashMap<VmId, Timestamp>,
+    /// VMs that no other host took: when that was asked last.
+    refused: Mutex<HashMap<VmId, Timestamp>>,
+    /// What was said last of a host and a store.
+    said: Mutex<HashMap<(HostId, String), String>>,
 }
 
-impl Fences {
-    async fn look(&mut self) -> Result<(), DbError> {
-        let now = self.vms.clock().now();
-        self.refused.retain(|_, at| now < at.plus_seconds(AGAIN));
-        for pair in self.pairs().await? {
-            let (host, store) = (pair.row.id, pair.store.clone());
-            if let Err(error) = self.bring_about(pair).await {
-                tracing::warn!(%host, store, ?error, "a host is not shut out of a store, or taken back, yet; trying again");
+impl Watch {
+    async fn look(&self) -> Result<(), DbError> {
+        // Nearly always nobody is lost, and nobody is shut out.
+        let held = store::fence::lost_holders(self.vms.db()).await?;
+        let pairs: BTreeSet<_> = held.into_iter().chain(fences::fenced(self.vms.db()).await?).collect();
+        join_all(pairs.iter().map(async |(host, store)| {
+            let outcome = self.bring_about(*host, store).await;
+            let error = outcome.err().map(|error| format!("{error:?}"));
+            if let Some(error) = self.is_new(*host, store, error) {
+                tracing::warn!(%host, store, error, "a host is not shut out of a store, or taken back, yet; trying again");
             }
-        }
+        }))
+        .await;
         Ok(())
     }
 
-    /// Hosts that are lost or were removed with VMs in a store, and those that are shut out of one.
-    async fn pairs(&self) -> Result<Vec<Pair>, DbError> {
-        let rows = self.rows().await?;
-        // Nearly always nobody is away, and nobody is shut out.
-        let is_any_away = rows.iter().any(|(row, is_removed)| is_away(row, *is_removed));
-        let holders = if is_any_away { store::fence::holders(self.vms.db()).await? } else { Vec::new() };
-        let mut pairs = Vec::new();
-        for (row, is_removed) in rows {
-            let holds = |host: &HostId| *host == row.id && is_away(&row, is_removed);
-            let held = holders.iter().filter(|(host, _)| holds(host)).map(|(_, store)| store);
-            let stores: BTreeSet<_> = held.chain(row.fences.keys()).cloned().collect();
-            pairs.extend(stores.into_iter().map(|store| Pair { row: row.clone(), is_removed, store }));
-        }
-        Ok(pairs)
-    }
-
-    /// All hosts, and whether each was removed.
-    async fn rows(&self) -> Result<Vec<(HostRow, bool)>, DbError> {
-        let there = host::all(self.vms.db()).await?.into_iter().map(|row| (row, false));
-        Ok(there.chain(host::removed(self.vms.db()).await?.into_iter().map(|row| (row, true))).collect())
+    /// What is to be said of a host and a store, unless that was said already.
+    fn is_new(&self, host: HostId, store: &str, text: Option<String>) -> Option<String> {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (host, store.to_owned());
+        let Some(text) = text else {
+            said.remove(&key);
+            return None;
+        };
+        (said.insert(key, text.clone()).as_ref() != Some(&text)).then_some(text)
     }
 
     /// Takes steps for a host and a store until none is left, or one has to wait.
-    async fn bring_about(&mut self, mut pair: Pair) -> Result<(), StepError> {
+    async fn bring_about(&self, host: HostId, store: &str) -> Result<(), StepError> {
         for _ in 0..STEPS {
-            let held = store::fence::held(self.vms.db(), pair.row.id, &pair.store).await?;
-            let released = store::fence::released(self.vms.db(), pair.row.id, &pair.store).await?;
-            match next(&self.seen(&pair, !held.is_empty(), !released.is_empty())) {
-                Step::Rest => return Ok(()),
-                Step::Want(address) => self.want(&pair, address).await?,
+            let hosts = fences::all(self.vms.db()).await?;
+            let Some(found) = hosts.iter().find(|found| found.id() == host) else { return Ok(()) };
+            let pair = Pair { host: found, store };
+            let held = store::fence::held(self.vms.db(), host, store).await?;
+            let released = store::fence::released(self.vms.db(), host, store).await?;
+            let addresses = self.addresses(&pair, &held, &hosts).await;
+            let seen = self.seen(&pair, &hosts, (!addresses.is_empty(), !held.is_empty(), !released.is_empty()));
+            match next(&seen) {
+                Step::Rest => return waits(&pair, &seen),
+                Step::Want => self.want(&pair, addresses).await?,
                 Step::Make => self.make(&pair).await?,
-                Step::Release { all } => {
-                    if !self.release(&pair, held, all).await? {
+                Step::Release => {
+                    if !self.release(&pair, held).await? {
                         return Ok(());
                     }
                 }
                 Step::Settle => self.settle(&pair, released).await?,
-                Step::Lift => self.lift(&pair).await?,
+                Step::Lift => self.lift(&pair, held).await?,
+                Step::Forget => self.set(&pair, None).await?,
             }
-            let again = self.rows().await?.into_iter().find(|(row, _)| row.id == pair.row.id);
-            let Some((row, is_removed)) = again else { return Ok(()) };
-            pair = Pair { row, is_removed, ..pair };
         }
         Ok(())
     }
 
-    fn seen<'a>(&self, Pair { row, is_removed, store }: &'a Pair, has_vms: bool, has_released: bool) -> Seen<'a> {
+    /// The addresses by which a host is shut out: those by which it reached the store, and those from where its VMs' disks are open;
+    /// none that another host has, or the store itself.
+    async fn addresses(&self, Pair { host, store }: &Pair<'_>, held: &[VmId], hosts: &[Fenceable]) -> Vec<IpAddr> {
+        if !host.is_away() || host.fence(store).is_some() {
+            return Vec::new();
+        }
+        let mut all: BTreeSet<_> = host.reached_from(store).collect();
+        for vm in held {
+            all.extend(self.openers(*vm, store).await);
+        }
+        let others = hosts.iter().filter(|other| other.id() != host.id() && !other.is_away());
+        let of_others: BTreeSet<_> = others.flat_map(Fenceable::addresses).collect();
+        let monitors = self.vms.store(store).and_then(|store| store.addresses().map_err(EngineError::Permanent));
+        let monitors: BTreeSet<_> = monitors.into_iter().flatten().map(|at| at.ip()).collect();
+        all.into_iter()
+            .filter(|own| !of_others.contains(own) && !monitors.contains(own) && !own.is_loopback())
+            .collect()
+    }
+
+    /// From where a VM's disks are open, as far as the store says.
+    async fn openers(&self, vm: VmId, store: &str) -> Vec<IpAddr> {
+        let (Ok(disks), Ok(store)) = (store::disk::peek_of_vm(self.vms.db(), vm).await, self.vms.store(store)) else {
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for disk in disks {
+            match timeout(PATIENCE, self.vms.engine().openers(store, disk.id)).await {
+                Ok(Ok(openers)) => all.extend(openers),
+                Ok(Err(error)) => tracing::debug!(disk = %disk.id, %error, "a store does not say who has a disk open"),
+                Err(_) => break,
+            }
+        }
+        all
+    }
+
+    fn seen<'a>(
+        &self,
+        Pair { host, store }: &Pair<'a>,
+        hosts: &[Fenceable],
+        (has_address, has_vms, has_released): (bool, bool, bool),
+    ) -> Seen<'a> {
+        // What a row says of when its host was there may be another service's clock, or of before anybody asked.
+        let since = host.last_seen().max(self.vms.began_at());
+        let fence = host.fence(store);
+        let is_taken = |other: &Fenceable| {
+            let addresses = fence.map(|fence| &fence.addresses[..]).unwrap_or_default();
+            other.id() != host.id() && !other.is_away() && other.addresses().any(|at| addresses.contains(&at))
+        };
         Seen {
-            state: (!is_removed).then(|| row.state()),
-            silent: (self.vms.clock().now().0 - row.last_seen.0) / Timestamp::SECOND,
+            state: host.state(),
+            enrolment: host.enrolment(),
+            silent: (self.vms.clock().now().0 - since.0) / Timestamp::SECOND,
             patience: self.vms.fencing(store).map(|fencing| fencing.after),
-            address: row.store_addresses.get(store).copied(),
-            fence: row.fences.get(store),
+            has_address,
+            is_alone: fences::is_alone(hosts, store),
+            fence,
+            is_taken: hosts.iter().any(is_taken),
             has_vms,
             has_released,
         }
     }
 
-    async fn want(&self, Pair { row, store, .. }: &Pair, address: IpAddr) -> Result<(), StepError> {
+    async fn want(&self, pair: &Pair<'_>, addresses: Vec<IpAddr>) -> Result<(), StepError> {
+        let Pair { host, store } = pair;
+        tracing::error!(host = %host.id(), name = host.name(), store, ?addresses, "a lost host is to be shut out of a store of disks");
         let since = self.vms.clock().now();
-        tracing::error!(host = %row.id, name = row.name(), store, %address, "a lost host is to be shut out of a store of disks");
-        self.set(row.id, store, Some(Fence { address, since, is_made: false })).await
+        let fence = Fence { addresses, enrolment: host.enrolment(), since, is_tried: false, is_made: false };
+        self.set(pair, Some(fence)).await
     }
 
-    async fn make(&self, Pair { row, store, .. }: &Pair) -> Result<(), StepError> {
-        let Some(fence) = row.fences.get(store) else { return Ok(()) };
+    async fn make(&self, pair: &Pair<'_>) -> Result<(), StepError> {
+        let Pair { host, store } = pair;
+        let Some(fence) = host.fence(store) else { return Ok(()) };
         let by = &self.fencing(store)?.by;
-        in_time(self.vms.engine().shut_out(by, fence.address)).await?;
+        if let Err(error) = in_time(self.vms.engine().shut_out(by, &fence.addresses)).await {
+            if host.state().is_none() && !fence.is_tried {
+                self.set(pair, Some(Fence { is_tried: true, ..fence.clone() })).await?;
+            }
+            return Err(error.into());
+        }
         fault("fence", "make", "done").await?;
-        self.set(row.id, store, Some(Fence { is_made: true, ..fence.clone() })).await?;
-        tracing::error!(host = %row.id, name = row.name(), store, "a lost host is shut out of a store of disks; its VMs start elsewhere");
+        self.set(pair, Some(Fence { is_made: true, ..fence.clone() })).await?;
+        tracing::error!(host = %host.id(), name = host.name(), store, "a lost host is shut out of a store of disks; its VMs start elsewhere");
         Ok(())
     }
 
     /// Has VMs let go of a host; whether all did.
-    async fn release(&mut self, pair: &Pair, held: Vec<VmId>, all: bool) -> Result<bool, StepError> {
+    async fn release(&self, pair: &Pair<'_>, held: Vec<VmId>) -> Result<bool, StepError> {
+        let now = self.vms.clock().now();
         let mut has_all = true;
         for vm in held {
-            if !all && self.refused.contains_key(&vm) {
+            let asked = self.refused().get(&vm).copied();
+            if asked.is_some_and(|at| now < at.plus_seconds(AGAIN)) {
                 has_all = false;
                 continue;
             }
-            if let Released::Stays(refusal) = self.life.release(vm, (pair.row.id, &pair.store), all).await? {
-                tracing::warn!(%vm, reason = refusal.owner, hosts = ?refusal.hosts, "a VM of a lost host starts nowhere else for now");
-                self.refused.insert(vm, self.vms.clock().now());
-                has_all = false;
+            match self.life.release(vm, (pair.host.id(), pair.store)).await? {
+                Released::Done | Released::Over => drop(self.refused().remove(&vm)),
+                Released::Again => has_all = false,
+                Released::Stays(project, refusal) => {
+                    has_all = false;
+                    if self.refused().insert(vm, now).is_none() {
+                        tracing::warn!(%vm, reason = refusal.owner, hosts = ?refusal.hosts, "a VM of a lost host starts nowhere else for now");
+                        let mut tx = self.vms.db().begin().await?;
+                        let (subject, data) = (vm.to_string(), refusal.event());
+                        event::emit_to_administrators(&mut tx, project, "vm.unplaced", &subject, &data, now).await?;
+                        tx.commit().await?;
+                    }
+                }
             }
         }
         Ok(has_all)
     }
 
+    fn refused(&self) -> std::sync::MutexGuard<'_, HashMap<VmId, Timestamp>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has a host that answers again end the machines that let go of it.
-    async fn settle(&self, pair: &Pair, released: Vec<Aim>) -> Result<(), StepError> {
-        let host = pair.row.id;
-        let engine = self.vms.engine_of(Some(host))?;
+    async fn settle(&self, pair: &Pair<'_>, released: Vec<Aim>) -> Result<(), StepError> {
+        let engine = self.vms.engine_of(Some(pair.host.id()))?;
         for aim in released {
             let ended = async {
                 engine.power_off(aim).await?;
@@ -176,25 +246,34 @@ impl Fences {
             }
             fault("fence", "settle", "done").await?;
             let mut tx = self.vms.db().begin().await?;
-            store::fence::settled(&mut tx, host, aim.id).await?;
+            store::fence::settled(&mut tx, pair.host.id(), aim.id).await?;
             tx.commit().await?;
         }
         Ok(())
     }
 
-    async fn lift(&self, Pair { row, store, .. }: &Pair) -> Result<(), StepError> {
-        let Some(fence) = row.fences.get(store) else { return Ok(()) };
+    /// Has the store take a host again. What it still has lost its disks where the store refused it, and begins anew.
+    async fn lift(&self, pair: &Pair<'_>, held: Vec<VmId>) -> Result<(), StepError> {
+        let Pair { host, store } = pair;
+        let Some(fence) = host.fence(store) else { return Ok(()) };
         let by = &self.fencing(store)?.by;
-        in_time(self.vms.engine().let_in(by, fence.address)).await?;
+        let was_refused = in_time(self.vms.engine().let_in(by, &fence.addresses)).await?;
         fault("fence", "lift", "done").await?;
-        self.set(row.id, store, None).await?;
-        tracing::info!(host = %row.id, name = row.name(), store, "a host is back, has ended what it had, and reaches a store again");
+        let mut tx = self.vms.db().begin().await?;
+        if fence.is_made || was_refused {
+            for vm in held {
+                self.life.begin_anew(&mut tx, vm, host.id()).await?;
+            }
+        }
+        fences::set(&mut tx, host.id(), store, None).await?;
+        tx.commit().await?;
+        tracing::info!(host = %host.id(), name = host.name(), store, "a host is shut out of a store no more");
         Ok(())
     }
 
-    async fn set(&self, host: HostId, store: &str, fence: Option<Fence>) -> Result<(), StepError> {
+    async fn set(&self, pair: &Pair<'_>, fence: Option<Fence>) -> Result<(), StepError> {
         let mut tx = self.vms.db().begin().await?;
-        host::set_fence(&mut tx, host, store, fence).await?;
+        fences::set(&mut tx, pair.host.id(), pair.store, fence).await?;
         Ok(tx.commit().await?)
     }
 
@@ -208,11 +287,24 @@ impl Fences {
     }
 }
 
-fn is_away(row: &HostRow, is_removed: bool) -> bool {
-    is_removed || row.state() == State::Lost
+/// Says why a host is not shut out that is due.
+fn waits(Pair { host, store }: &Pair<'_>, seen: &Seen<'_>) -> Result<(), StepError> {
+    let is_due = seen.patience.is_some_and(|patience| seen.silent >= patience) && seen.has_vms;
+    let reason = match seen.fence {
+        None if is_due && !seen.has_address => "no address is known that is its alone",
+        None if is_due && seen.is_alone => "so many hosts are silent that it is rather this service that is cut off",
+        _ => return Ok(()),
+    };
+    let text = format!(
+        "the host {} is lost, and is not shut out of the store {store}: {reason}. Once it is off for sure, type: berth admin \
+         host remove {} --lost",
+        host.name(),
+        host.name()
+    );
+    Err(EngineError::Transient(text).into())
 }
 
 /// What a store or a host does, if it does that in time.
-async fn in_time(work: impl Future<Output = Result<(), EngineError>>) -> Result<(), EngineError> {
+async fn in_time<T>(work: impl Future<Output = Result<T, EngineError>>) -> Result<T, EngineError> {
     timeout(PATIENCE, work).await.map_err(|_| EngineError::Transient("it does not answer in time".into()))?
 }

@@ -27,9 +27,13 @@ pub(super) async fn actor(vms: &Vms, disk: &DiskRow, store: &str) -> Result<(Hos
     found.ok_or_else(|| EngineError::Transient(format!("no host reaches the store {store} now")))
 }
 
-/// Makes a disk that has its place.
+/// Makes a disk that has its place: where its VM is, or for none by whichever host is there.
 pub(super) async fn make(vms: &Vms, disk: &DiskRow, spec: &DiskSpec, store: &str) -> Result<(), EngineError> {
-    vms.engine_of(disk.host)?.make_shared_disk(spec, vms.store(store)?).await
+    let engine = match disk.vm {
+        Some(_) => vms.engine_of(disk.host)?,
+        None => actor(vms, disk, store).await?.1,
+    };
+    engine.make_shared_disk(spec, vms.store(store)?).await
 }
 
 /// Has a disk grow that no machine has: its VM's is off.

@@ -11,13 +11,13 @@ use crate::{columns, with_machine};
 /// The table of machines that a host still has to end.
 const TABLE: &str = "released_machines";
 
-/// Hosts with VMs whose disks lie in a store, and which.
-pub async fn holders(on: impl On) -> Result<Vec<(HostId, String)>, DbError> {
+/// Hosts that are lost, or were removed as that, with VMs whose disks lie in a store, and which store.
+pub async fn lost_holders(on: impl On) -> Result<Vec<(HostId, String)>, DbError> {
     let held = sql(concat!(
         "SELECT DISTINCT m.host_id, d.store FROM ",
         with_machine!("vms", "vm"),
-        " JOIN disks d ON d.id = vms.root_disk_id \
-         WHERE vms.deleted_at IS NULL AND m.host_id IS NOT NULL AND d.store IS NOT NULL AND d.deleted_at IS NULL"
+        " JOIN disks d ON d.id = vms.root_disk_id JOIN hosts h ON h.id = m.host_id \
+         WHERE vms.deleted_at IS NULL AND d.store IS NOT NULL AND d.deleted_at IS NULL AND h.state = 'lost'"
     ));
     Ok(held.fetch_all::<Holder>(on).await?.into_iter().map(|Holder(host, store)| (host, store)).collect())
 }
