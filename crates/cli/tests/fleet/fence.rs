@@ -42,13 +42,17 @@ fn a_vm_goes_on_elsewhere_from_its_disks_and_its_lost_host_writes_to_them_no_mor
     }
     block_on(async {
         let _turn = one_at_a_time().await;
-        let world = World::new().await;
+        let mut world = World::new().await;
         let id = world.runs_on_gamma().await;
-        // Whoever serves the host stands still, while its machine goes on and reaches the store.
+        // Whoever serves the host stands still, while its machine goes on and reaches the store. The service dies at each step.
+        world.alpha.add_faults("fence.make.done=kill");
         world.signals(Signal::STOP);
-        let (seconds, boot) = world.goes_on(&id).await;
-        println!("{seconds:.1} s from a host's program that stands still until its VM's guest is back");
+        world.dies_at("fence.make.done", "");
+        let (_, boot) = world.goes_on(&id).await;
+        world.alpha.add_faults("fence.settle.done=kill");
         world.signals(Signal::CONT);
+        world.dies_at("fence.settle.done", "fence.lift.done=kill");
+        world.dies_at("fence.lift.done", "");
         world.is_settled(&id, &boot).await;
         // A host that is off the switch reaches nothing at all.
         world.leaves_for_gamma(&id).await;
@@ -153,6 +157,13 @@ impl World {
         let first = boots.iter().position(|one| *one == boot).expect("what it noted");
         assert!(boots[first..].iter().all(|one| *one == boot), "the former machine wrote after the present one began");
         assert_eq!(self.vm(id).await["status"], "running");
+    }
+
+    /// Waits until the service died at a point, and has another one begin, with other faults.
+    fn dies_at(&mut self, point: &str, faults: &str) {
+        self.alpha.died_at(point);
+        self.alpha.set("BERTH_FAULT", faults);
+        self.alpha.start();
     }
 
     /// Sends the joined host's program a signal.
