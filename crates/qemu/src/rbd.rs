@@ -171,21 +171,22 @@ impl Pool {
         Ok(())
     }
 
-    /// Has Ceph take again what comes from these addresses; whether it refused one of them. Who had an image open then, and saw
-    /// that, is refused all the same.
-    pub async fn let_in(&self, addresses: &[IpAddr]) -> Result<bool> {
+    /// Those of these addresses, as Ceph calls all that comes from one, that it refuses.
+    pub async fn refuses(&self, addresses: &[IpAddr]) -> Result<Vec<String>> {
         let said = self.blocklist(&["ls", "--format", "json"]).await?;
         // A list of ranges follows the one of addresses.
         let first = serde_json::Deserializer::from_slice(&said).into_iter::<Vec<Refused>>().next();
         let refused = first.transpose().map_err(|error| Error::Store(error.to_string()))?.unwrap_or_default();
-        let mut was_refused = false;
-        for address in addresses.iter().map(|address| whole(*address)) {
-            if refused.iter().any(|refused| refused.addr == address) {
-                was_refused = true;
-                self.blocklist(&["rm", &address]).await?;
-            }
+        let all = addresses.iter().map(|address| whole(*address));
+        Ok(all.filter(|address| refused.iter().any(|refused| refused.addr == *address)).collect())
+    }
+
+    /// Has Ceph take again what comes from these addresses. Who had an image open meanwhile, and saw that, is refused all the same.
+    pub async fn let_in(&self, addresses: &[IpAddr]) -> Result<()> {
+        for address in self.refuses(addresses).await? {
+            self.blocklist(&["rm", &address]).await?;
         }
-        Ok(was_refused)
+        Ok(())
     }
 
     async fn blocklist(&self, words: &[&str]) -> Result<Vec<u8>> {

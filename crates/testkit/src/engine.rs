@@ -668,9 +668,16 @@ impl Engine for SimulatedEngine {
         self.call("shut_out told").await
     }
 
-    async fn let_in(&self, _: &Store, addresses: &[IpAddr]) -> Result<bool> {
+    async fn refuses(&self, _: &Store, addresses: &[IpAddr]) -> Result<bool> {
+        self.call("refuses").await?;
+        Ok(addresses.iter().any(|address| self.world().shared_disks().is_shut_out(*address)))
+    }
+
+    async fn let_in(&self, _: &Store, addresses: &[IpAddr]) -> Result<()> {
         self.call("let_in").await?;
-        Ok(addresses.iter().filter(|address| self.world().shared_disks().let_in(**address)).count() > 0)
+        addresses.iter().for_each(|address| self.world().shared_disks().let_in(*address));
+        // It may be so, and not be told.
+        self.call("let_in told").await
     }
 
     async fn openers(&self, _: &Store, disk: DiskId) -> Result<Vec<IpAddr>> {

@@ -85,9 +85,14 @@ impl SharedDisks {
         self.open.retain(|_, (number, _)| address(*number) != host);
     }
 
-    /// Stores take a host again; whether they refused it.
-    pub fn let_in(&mut self, host: IpAddr) -> bool {
-        self.shut_out.remove(&host)
+    /// Stores take a host again.
+    pub fn let_in(&mut self, host: IpAddr) {
+        self.shut_out.remove(&host);
+    }
+
+    /// Whether stores refuse a host.
+    pub fn is_shut_out(&self, host: IpAddr) -> bool {
+        self.shut_out.contains(&host)
     }
 
     /// From where a disk is open.

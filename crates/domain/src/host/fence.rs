@@ -129,11 +129,15 @@ fn shut_out(seen: &Seen<'_>) -> Step {
 
 /// The store is to refuse it, and did not say so yet.
 fn wished(seen: &Seen<'_>, fence: &Fence) -> Step {
+    if seen.is_there() && !seen.has_vms {
+        // Who joined in its place may have its address by now.
+        return Step::Forget;
+    }
     let is_unable = seen.patience.is_none() || fence.is_tried;
     match seen.is_removed() && is_unable {
         true if seen.has_vms => Step::Release,
         true => Step::Forget,
-        false if seen.patience.is_some() => Step::Make,
+        false if seen.patience.is_some() && (seen.is_removed() || !seen.is_alone) => Step::Make,
         false => Step::Rest,
     }
 }
@@ -170,8 +174,9 @@ mod tests {
         assert_eq!(next(&lost(Some(&wished))), Step::Make);
         assert_eq!(next(&lost(Some(&made))), Step::Release);
         assert_eq!(next(&Seen { has_vms: false, ..lost(Some(&made)) }), Step::Rest);
-        // Who takes the means away leaves it as it is.
+        // Who takes the means away leaves it as it is, and so do others that fall silent meanwhile.
         assert_eq!(next(&Seen { patience: None, ..lost(Some(&wished)) }), Step::Rest);
+        assert_eq!(next(&Seen { is_alone: true, ..lost(Some(&wished)) }), Step::Rest);
     }
 
     #[test]
@@ -208,6 +213,7 @@ mod tests {
         let other =
             |fence, has_vms| next(&Seen { state: Some(State::Ready), enrolment: 2, silent: 0, has_vms, ..lost(fence) });
         assert_eq!(other(Some(&wished), true), Step::Make);
+        assert_eq!(other(Some(&wished), false), Step::Forget);
         assert_eq!(other(Some(&made), true), Step::Release);
         assert_eq!(other(Some(&made), false), Step::Forget);
     }

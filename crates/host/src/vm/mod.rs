@@ -87,8 +87,11 @@ pub trait Engine: Send + Sync + 'static {
     /// store who may do that. Only the service's own host is asked, so that no other one learns that user's key.
     async fn shut_out(&self, store: &Store, addresses: &[IpAddr]) -> Result<()>;
 
-    /// Has a store take again what comes from these addresses; whether it refused one of them.
-    async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool>;
+    /// Whether a store refuses what comes from one of these addresses.
+    async fn refuses(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool>;
+
+    /// Has a store take again what comes from these addresses; fine where it does.
+    async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<()>;
 
     /// The addresses from where a disk of a store is open. Only the service's own host is asked.
     async fn openers(&self, store: &Store, disk: DiskId) -> Result<Vec<IpAddr>>;

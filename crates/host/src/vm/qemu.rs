@@ -334,7 +334,11 @@ impl Engine for QemuEngine {
         self.fence(store, addresses).await
     }
 
-    async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
+    async fn refuses(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
+        self.has_fence(store, addresses).await
+    }
+
+    async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
         self.lift_fence(store, addresses).await
     }
 

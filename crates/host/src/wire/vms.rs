@@ -79,7 +79,11 @@ impl Engine for Remote {
         Err(not_asked())
     }
 
-    async fn let_in(&self, _: &Store, _: &[IpAddr]) -> Result<bool> {
+    async fn refuses(&self, _: &Store, _: &[IpAddr]) -> Result<bool> {
+        Err(not_asked())
+    }
+
+    async fn let_in(&self, _: &Store, _: &[IpAddr]) -> Result<()> {
         Err(not_asked())
     }
 

@@ -178,10 +178,14 @@ async fn one_whose_host_was_shut_out_unnoticed_begins_anew() {
     lose(&platform, &mut beta).await;
     platform.advance(AFTER);
     platform.admin.until("it is shut out", async |_| platform.engine.shut_outs() == 1).await;
+    // Nor is anybody told that it was lifted.
+    platform.engine.refuse("let_in told", EngineError::Transient("the answer is lost".into()));
     beta.open().await;
+    platform.admin.until("it is let in", async |_| platform.engine.shut_outs() == 0).await;
+    assert_eq!(beta.engine.counts().2, starts);
+    platform.engine.allow("let_in told");
     platform.admin.until("it begins anew", async |_| beta.engine.counts().2 == starts + 1).await;
     platform.admin.reaches(&id, "running").await;
-    assert_eq!(platform.engine.shut_outs(), 0);
     is_whole(&platform, &beta);
 }
 

@@ -37,8 +37,13 @@ impl QemuEngine {
         pool_of(store)?.shut_out(addresses).await.map_err(for_operator)
     }
 
-    /// Has a store take again what comes from these addresses; whether it refused one of them.
-    pub(super) async fn lift_fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
+    /// Whether a store refuses what comes from one of these addresses.
+    pub(super) async fn has_fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
+        pool_of(store)?.refuses(addresses).await.map(|refused| !refused.is_empty()).map_err(for_operator)
+    }
+
+    /// Has a store take again what comes from these addresses.
+    pub(super) async fn lift_fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
         pool_of(store)?.let_in(addresses).await.map_err(for_operator)
     }
 

@@ -42,7 +42,7 @@ use crate::db::{Db, DbError, Tx, machine};
 pub use authority::find as authority;
 pub use enrolment::Enrolment;
 pub use service::{Hosts, Own, Probe};
-pub use store::host::{HostRow, all, among, fenced, find, joined, removed, set_fence};
+pub use store::host::{HostRow, all, all_removed, among, fenced, find, joined, set_fence};
 
 /// What the host of a replica is called in its certificates. Nobody joins as it: it makes them itself.
 pub const fn name_of_replica(id: HostId) -> HostName {

@@ -11,6 +11,9 @@ use berth_domain::ids::HostId;
 use crate::db::{Db, DbError, Tx};
 use crate::services::host::{self, HostRow};
 
+/// Seconds after which a host is silent that is not lost yet: one that answers is looked at every ten.
+const STALE: i64 = 20;
+
 /// A host.
 #[derive(Clone, Debug)]
 pub struct Fenceable {
@@ -69,7 +72,7 @@ impl Fenceable {
 /// Every host.
 pub async fn all(db: &Db) -> Result<Vec<Fenceable>, DbError> {
     let there = host::all(db).await?.into_iter().map(|row| Fenceable { row, is_removed: false });
-    Ok(there.chain(host::removed(db).await?.into_iter().map(|row| Fenceable { row, is_removed: true })).collect())
+    Ok(there.chain(host::all_removed(db).await?.into_iter().map(|row| Fenceable { row, is_removed: true })).collect())
 }
 
 /// Hosts that are shut out of a store, or are to be, and which store.
@@ -83,11 +86,13 @@ pub async fn set(tx: &mut Tx, id: HostId, store: &str, fence: Option<Fence>) -> 
     host::set_fence(tx, id, store, fence).await
 }
 
-/// Whether more than half of the hosts that use a store are silent, where those are several, or none is left that reaches it.
-pub fn is_alone(hosts: &[Fenceable], store: &str) -> bool {
+/// Whether more than half of the hosts that use a store are silent, where those are several, or none is left that reaches it. One
+/// that is not lost yet is silent, too, where it was not there for as long as one that answers never is.
+pub fn is_alone(hosts: &[Fenceable], store: &str, now: Timestamp) -> bool {
     let uses = |host: &&Fenceable| !host.is_removed && host.row.store_addresses.contains_key(store);
+    let is_silent = |host: &Fenceable| host.is_away() || now >= host.last_seen().plus_seconds(STALE);
     let all: Vec<_> = hosts.iter().filter(uses).collect();
-    let silent = all.iter().filter(|host| host.is_away()).count();
-    let is_reached = all.iter().any(|host| !host.is_away() && host.row.usable_stores().get(store) == Some(&None));
+    let silent = all.iter().filter(|host| is_silent(host)).count();
+    let is_reached = all.iter().any(|host| !is_silent(host) && host.row.usable_stores().get(store) == Some(&None));
     !is_reached || silent > 1 && silent * 2 > all.len()
 }

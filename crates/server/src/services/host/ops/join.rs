@@ -156,6 +156,10 @@ pub async fn join(enrolment: &Enrolment, join: Join, request: &RequestId) -> Res
         certificate_until: Some(until),
         trouble: Some("it has not been asked yet".into()),
         state: State::Lost,
+        // Whether it is the machine that it was nobody knows: what that said of stores does not count.
+        stores: BTreeMap::new(),
+        store_addresses: BTreeMap::new(),
+        last_seen: now,
         ..spent.clone()
     };
     store::host::put(&mut tx, Some(&spent), &row).await?;

@@ -308,6 +308,11 @@ pub async fn removed(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE joined = 1 AND removed_at IS NOT NULL ORDER BY id").fetch_all(on).await
 }
 
+/// Hosts that were removed, whoever asked them.
+pub async fn all_removed(on: impl On) -> Result<Vec<HostRow>, DbError> {
+    sql("SELECT * FROM hosts WHERE removed_at IS NOT NULL ORDER BY id").fetch_all(on).await
+}
+
 /// Hosts that are shut out of a store, or are to be; those that were removed, too.
 pub async fn fenced(on: impl On) -> Result<Vec<HostRow>, DbError> {
     sql("SELECT * FROM hosts WHERE fences <> '{}'").fetch_all(on).await

@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::Timestamp;
-use berth_domain::host::Aim;
 use berth_domain::host::fence::{Fence, Seen, Step, next};
+use berth_domain::host::{Aim, State};
 use berth_domain::ids::{HostId, VmId};
 use berth_host::EngineError;
 use futures::future::join_all;
@@ -22,6 +22,7 @@ use super::{StepError, fault};
 use crate::config::Fencing;
 use crate::db::{DbError, event};
 use crate::services::placement::fences::{self, Fenceable};
+use crate::services::placement::state_of;
 use crate::services::vm::{Vms, store};
 
 /// Between two looks.
@@ -94,8 +95,13 @@ impl Watch {
             let pair = Pair { host: found, store };
             let held = store::fence::held(self.vms.db(), host, store).await?;
             let released = store::fence::released(self.vms.db(), host, store).await?;
-            let addresses = self.addresses(&pair, &held, &hosts).await;
-            let seen = self.seen(&pair, &hosts, (!addresses.is_empty(), !held.is_empty(), !released.is_empty()));
+            let mut seen = self.seen(&pair, &hosts, (!held.is_empty(), !released.is_empty()));
+            let mut addresses = Vec::new();
+            if next(&seen) == Step::Want {
+                // The store is asked where something depends on it alone.
+                addresses = self.addresses(&pair, &held, &hosts).await;
+                seen.has_address = !addresses.is_empty();
+            }
             match next(&seen) {
                 Step::Rest => return waits(&pair, &seen),
                 Step::Want => self.want(&pair, addresses).await?,
@@ -113,23 +119,19 @@ impl Watch {
         Ok(())
     }
 
-    /// The addresses by which a host is shut out: those by which it reached the store, and those from where its VMs' disks are open;
-    /// none that another host has, or the store itself.
+    /// The addresses by which a host is shut out: those by which it reached the store, and those from where its VMs' disks are open.
+    /// None at all where one of them is another host's, too, or the store's own, since others than the host would be shut out, or
+    /// not all that it does.
     async fn addresses(&self, Pair { host, store }: &Pair<'_>, held: &[VmId], hosts: &[Fenceable]) -> Vec<IpAddr> {
-        if !host.is_away() || host.fence(store).is_some() {
-            return Vec::new();
-        }
         let mut all: BTreeSet<_> = host.reached_from(store).collect();
-        for vm in held {
-            all.extend(self.openers(*vm, store).await);
-        }
+        let open = join_all(held.iter().map(|vm| self.openers(*vm, store)));
+        all.extend(timeout(PATIENCE, open).await.unwrap_or_default().into_iter().flatten());
         let others = hosts.iter().filter(|other| other.id() != host.id() && !other.is_away());
         let of_others: BTreeSet<_> = others.flat_map(Fenceable::addresses).collect();
         let monitors = self.vms.store(store).and_then(|store| store.addresses().map_err(EngineError::Permanent));
         let monitors: BTreeSet<_> = monitors.into_iter().flatten().map(|at| at.ip()).collect();
-        all.into_iter()
-            .filter(|own| !of_others.contains(own) && !monitors.contains(own) && !own.is_loopback())
-            .collect()
+        let is_shared = |at: &IpAddr| of_others.contains(at) || monitors.contains(at) || at.is_loopback();
+        if all.iter().any(is_shared) { Vec::new() } else { all.into_iter().collect() }
     }
 
     /// From where a VM's disks are open, as far as the store says.
@@ -139,10 +141,9 @@ impl Watch {
         };
         let mut all = Vec::new();
         for disk in disks {
-            match timeout(PATIENCE, self.vms.engine().openers(store, disk.id)).await {
-                Ok(Ok(openers)) => all.extend(openers),
-                Ok(Err(error)) => tracing::debug!(disk = %disk.id, %error, "a store does not say who has a disk open"),
-                Err(_) => break,
+            match self.vms.engine().openers(store, disk.id).await {
+                Ok(openers) => all.extend(openers),
+                Err(error) => tracing::debug!(disk = %disk.id, %error, "a store does not say who has a disk open"),
             }
         }
         all
@@ -152,7 +153,7 @@ impl Watch {
         &self,
         Pair { host, store }: &Pair<'a>,
         hosts: &[Fenceable],
-        (has_address, has_vms, has_released): (bool, bool, bool),
+        (has_vms, has_released): (bool, bool),
     ) -> Seen<'a> {
         // What a row says of when its host was there may be another service's clock, or of before anybody asked.
         let since = host.last_seen().max(self.vms.began_at());
@@ -166,8 +167,8 @@ impl Watch {
             enrolment: host.enrolment(),
             silent: (self.vms.clock().now().0 - since.0) / Timestamp::SECOND,
             patience: self.vms.fencing(store).map(|fencing| fencing.after),
-            has_address,
-            is_alone: fences::is_alone(hosts, store),
+            has_address: true,
+            is_alone: fences::is_alone(hosts, store, self.vms.clock().now()),
             fence,
             is_taken: hosts.iter().any(is_taken),
             has_vms,
@@ -180,7 +181,13 @@ impl Watch {
         tracing::error!(host = %host.id(), name = host.name(), store, ?addresses, "a lost host is to be shut out of a store of disks");
         let since = self.vms.clock().now();
         let fence = Fence { addresses, enrolment: host.enrolment(), since, is_tried: false, is_made: false };
-        self.set(pair, Some(fence)).await
+        let mut tx = self.vms.db().begin().await?;
+        // It may be back by now.
+        if matches!(state_of(&mut tx, host.id()).await?, None | Some(State::Lost)) {
+            fences::set(&mut tx, host.id(), store, Some(fence)).await?;
+            tx.commit().await?;
+        }
+        Ok(())
     }
 
     async fn make(&self, pair: &Pair<'_>) -> Result<(), StepError> {
@@ -257,10 +264,15 @@ impl Watch {
         let Pair { host, store } = pair;
         let Some(fence) = host.fence(store) else { return Ok(()) };
         let by = &self.fencing(store)?.by;
-        let was_refused = in_time(self.vms.engine().let_in(by, &fence.addresses)).await?;
+        let engine = self.vms.engine();
+        if !fence.is_made && in_time(engine.refuses(by, &fence.addresses)).await? {
+            // Whoever finds it lifted next is to know that its machines lost their disks.
+            return self.set(pair, Some(Fence { is_made: true, ..fence.clone() })).await;
+        }
+        in_time(engine.let_in(by, &fence.addresses)).await?;
         fault("fence", "lift", "done").await?;
         let mut tx = self.vms.db().begin().await?;
-        if fence.is_made || was_refused {
+        if fence.is_made {
             for vm in held {
                 self.life.begin_anew(&mut tx, vm, host.id()).await?;
             }
