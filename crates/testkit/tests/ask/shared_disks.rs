@@ -24,7 +24,9 @@ pub async fn shared_disks(way: &Way) -> Vec<String> {
         ($($answer:expr),* $(,)?) => { $(said.push(format!("{:?}", $answer));)* };
     }
     way.vms.refuse("reach_store", EngineError::Permanent("install ceph-common".into()));
-    note!(vm.reach_store(&store).await);
+    // Each simulated host has an address of its own.
+    let reach = async || vm.reach_store(&store).await.map(|reached| reached.addresses.len());
+    note!(reach().await);
     way.vms.allow("reach_store");
     let root = DiskSpec { id: DiskId(id(90)), source: DiskSource::Image("micro".into()), size_gb: 20 };
     let data = DiskSpec { id: DiskId(id(91)), source: DiskSource::Filesystem("data".into()), size_gb: 1 };
@@ -38,7 +40,7 @@ pub async fn shared_disks(way: &Way) -> Vec<String> {
         store: Some(store.clone()),
         ..spec()
     };
-    note!(vm.reach_store(&store).await, vm.start(&machine).await);
+    note!(reach().await, vm.start(&machine).await);
     for disk in [&root, &data] {
         note!(vm.make_shared_disk(disk, &store).await, vm.make_shared_disk(disk, &store).await);
     }
