@@ -21,6 +21,7 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -30,9 +31,9 @@ use crate::error::at;
 use crate::host::tool;
 use crate::{Error, Result};
 
-/// How long the monitors may take to know a user, in seconds: they take some 10 ms.
+/// How long the monitors may take to know a user, in seconds.
 const MONITORS: &str = "5";
-/// How long each answer of the store may take: one that an end of its own restarts takes 13 s.
+/// How long each answer of the store may take: one whose OSD is killed and starts again takes 13 s.
 const ANSWER: Duration = Duration::from_secs(30);
 /// How long a look may take in all.
 const LOOK: Duration = Duration::from_secs(10);
@@ -99,9 +100,10 @@ struct Watcher {
 
 impl Watcher {
     /// Ceph writes `10.0.0.2:0/4157`: address, port, and the program's number.
-    fn address(&self) -> Result<SocketAddr> {
+    fn address(&self) -> Result<IpAddr> {
         let address = self.address.split_once('/').map_or(&*self.address, |(address, _)| address);
-        address.parse().map_err(|error| Error::Store(format!("{}: {error}", self.address)))
+        let parsed = address.parse::<SocketAddr>().map(|at| at.ip());
+        parsed.map_err(|error| Error::Store(format!("{}: {error}", self.address)))
     }
 }
 
@@ -171,8 +173,13 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether Ceph refuses what comes from one of these addresses.
+    pub async fn refuses(&self, addresses: &[IpAddr]) -> Result<bool> {
+        Ok(!self.refused(addresses).await?.is_empty())
+    }
+
     /// Those of these addresses, as Ceph calls all that comes from one, that it refuses.
-    pub async fn refuses(&self, addresses: &[IpAddr]) -> Result<Vec<String>> {
+    async fn refused(&self, addresses: &[IpAddr]) -> Result<Vec<String>> {
         let said = self.blocklist(&["ls", "--format", "json"]).await?;
         // A list of ranges follows the one of addresses.
         let first = serde_json::Deserializer::from_slice(&said).into_iter::<Vec<Refused>>().next();
@@ -183,10 +190,18 @@ impl Pool {
 
     /// Has Ceph take again what comes from these addresses. Who had an image open meanwhile, and saw that, is refused all the same.
     pub async fn let_in(&self, addresses: &[IpAddr]) -> Result<()> {
-        for address in self.refuses(addresses).await? {
+        for address in self.refused(addresses).await? {
             self.blocklist(&["rm", &address]).await?;
         }
         Ok(())
+    }
+
+    /// Finds out whether the user may shut hosts out and take them back, which does nothing: everybody may list who is shut out.
+    ///
+    /// # Errors
+    /// A sentence for an operator.
+    pub async fn require_fencing(&self) -> Result<()> {
+        self.blocklist(&["rm", NOBODY]).await.map(drop)
     }
 
     async fn blocklist(&self, words: &[&str]) -> Result<Vec<u8>> {
@@ -211,37 +226,23 @@ impl Pool {
     pub async fn require_closed(&self, image: &str) -> Result<()> {
         match self.openers(image).await?.first() {
             None => Ok(()),
-            Some(opener) => Err(Error::Store(format!("the disk is still open at {}", opener.ip()))),
+            Some(opener) => Err(Error::Store(format!("the disk is still open at {opener}"))),
         }
     }
 
-    /// Who has an image open, by the addresses and ports of their programs; none where there is no such image. Ceph knows that of
-    /// one that died for half a minute.
-    pub async fn openers(&self, image: &str) -> Result<Vec<SocketAddr>> {
+    /// From where an image is open; from nowhere where there is no such image. Ceph knows that of a program that died for half a
+    /// minute.
+    pub async fn openers(&self, image: &str) -> Result<Vec<IpAddr>> {
         let ended = self.rbd(&["status", "--format", "json", &self.spec(image)], LITTLE).await?;
-        match ended.error {
-            Some(Errno::NOENT) => Ok(Vec::new()),
-            Some(_) => ended.done().map(|()| Vec::new()),
-            None => {
-                let status: Status =
-                    serde_json::from_slice(&ended.out).map_err(|error| Error::Store(error.to_string()))?;
-                status.watchers.iter().map(Watcher::address).collect()
-            }
-        }
+        let status: Option<Status> = ended.found()?;
+        status.into_iter().flat_map(|status| status.watchers).map(|watcher| watcher.address()).collect()
     }
 
     /// The size of an image in bytes; none where there is no such image.
     pub async fn size(&self, image: &str) -> Result<Option<u64>> {
         let ended = self.rbd(&["info", "--format", "json", &self.spec(image)], LITTLE).await?;
-        match ended.error {
-            Some(Errno::NOENT) => Ok(None),
-            Some(_) => Err(Error::Store(ended.why)),
-            None => {
-                let about: About =
-                    serde_json::from_slice(&ended.out).map_err(|error| Error::Store(error.to_string()))?;
-                Ok(Some(about.size))
-            }
-        }
+        let about: Option<About> = ended.found()?;
+        Ok(about.map(|about| about.size))
     }
 
     /// Makes an image of so many bytes with nothing on it, in the place of one that is there.
@@ -400,17 +401,17 @@ impl Pool {
     }
 }
 
-impl Pool {
-    /// Finds out whether the user may shut hosts out and take them back, which does nothing: everybody may list who is shut out.
-    ///
-    /// # Errors
-    /// A sentence for an operator.
-    pub async fn require_fencing(&self) -> Result<()> {
-        self.blocklist(&["rm", NOBODY]).await.map(drop)
-    }
-}
-
 impl Ended {
+    /// What is said in JSON of something; none where there is no such thing.
+    fn found<T: DeserializeOwned>(self) -> Result<Option<T>> {
+        if self.error == Some(Errno::NOENT) {
+            return Ok(None);
+        }
+        let said = serde_json::from_slice(&self.out).map_err(|error| Error::Store(error.to_string()));
+        self.done()?;
+        said.map(Some)
+    }
+
     fn done(self) -> Result<()> {
         match self.error {
             None => Ok(()),
@@ -476,7 +477,7 @@ mod tests {
 
     #[test]
     fn who_has_an_image_open_is_told_by_address() {
-        let address = |text: &str| Watcher { address: text.into() }.address().map(|at| at.ip()).ok();
+        let address = |text: &str| Watcher { address: text.into() }.address().ok();
         assert_eq!(address("10.0.0.2:0/4157"), Some([10, 0, 0, 2].into()));
         assert_eq!(address("[2001:db8::1]:0/1"), "2001:db8::1".parse().ok());
         assert_eq!(address("somewhere"), None);

@@ -50,9 +50,9 @@ const SOCKET: &str = "nbd";
 const KEY: &str = "key";
 /// Most bytes of a socket's path (unix(7)).
 const LONGEST: usize = 107;
-/// Memory that one may take, in MiB: one that is busy takes some 80.
+/// Memory that one may take, in MiB: those of guests that write small files take some 40.
 const MEMORY_MB: u64 = 512;
-/// How long it may take until it listens; the store answers within some 10 ms.
+/// How long it may take until it listens, which it does after some 60 ms.
 const START: Duration = Duration::from_secs(15);
 /// How long it may take to end once its machine let go of it: it writes nothing late of its own.
 const END: Duration = Duration::from_secs(3);

@@ -10,7 +10,7 @@
 //! joins as a host that is shut out is another machine, and lifts nothing of what the former one may still do.
 
 use core::net::IpAddr;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,33 @@ use crate::Timestamp;
 
 /// Shortest time after which a host may be shut out, in seconds: until then it is not even lost.
 pub const SOONEST: i64 = super::join::LOST_SECONDS;
+
+/// Seconds after which a host is silent that is not lost yet: one that answers is looked at every ten.
+pub const STALE: i64 = 20;
+
+/// A host that uses a store, and was not removed.
+#[derive(Clone, Copy, Debug)]
+pub struct User {
+    /// Whether it is lost, or was not heard for [`STALE`] seconds.
+    pub is_silent: bool,
+    /// Whether it reaches the store, as far as it was asked, and is not shut out.
+    pub reaches: bool,
+}
+
+/// Whether it is rather whoever asks that is cut off: more than half of the hosts that use a store are silent, where those are
+/// several, or none is left that reaches it.
+pub fn is_alone(users: &[User]) -> bool {
+    let silent = users.iter().filter(|user| user.is_silent).count();
+    let is_reached = users.iter().any(|user| user.reaches && !user.is_silent);
+    !is_reached || silent > 1 && silent * 2 > users.len()
+}
+
+/// The addresses by which a host is shut out. None at all where one of them is another's, too, or the store's own: then others
+/// than the host would be shut out, or not all that it does.
+pub fn to_refuse(addresses: BTreeSet<IpAddr>, of_others: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+    let is_others = |address: &IpAddr| address.is_loopback() || of_others.contains(address);
+    if addresses.iter().any(is_others) { Vec::new() } else { addresses.into_iter().collect() }
+}
 
 /// That a host is shut out of a store, or about to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -193,6 +220,27 @@ mod tests {
         ] {
             assert_eq!(next(&Seen { silent: i64::MAX, ..never.clone() }), Step::Rest, "{never:?}");
         }
+    }
+
+    #[test]
+    fn whoever_hears_few_is_cut_off() {
+        let (heard, silent) = (User { is_silent: false, reaches: true }, User { is_silent: true, reaches: true });
+        let cut_off =
+            |hosts: &[(User, usize)]| is_alone(&hosts.iter().flat_map(|(host, n)| vec![*host; *n]).collect::<Vec<_>>());
+        // One that is lost is lost; of several no more than half are.
+        assert!(!cut_off(&[(heard, 1), (silent, 1)]) && !cut_off(&[(heard, 2), (silent, 2)]));
+        assert!(cut_off(&[(heard, 1), (silent, 2)]) && cut_off(&[(heard, 2), (silent, 3)]));
+        // Nobody could take anything.
+        assert!(cut_off(&[]) && cut_off(&[(silent, 1)]));
+        assert!(cut_off(&[(User { reaches: false, ..heard }, 2), (silent, 1)]));
+    }
+
+    #[test]
+    fn a_host_is_shut_out_by_all_of_its_addresses_or_by_none() {
+        let [own, other, another]: [IpAddr; 3] = [[10, 0, 0, 2].into(), [10, 1, 0, 2].into(), [10, 0, 0, 3].into()];
+        assert_eq!(to_refuse([own, other].into(), &[another].into()), [own, other]);
+        assert_eq!(to_refuse([own, other].into(), &[other].into()), [] as [IpAddr; 0]);
+        assert_eq!(to_refuse([own, [127, 0, 0, 1].into()].into(), &[].into()), [] as [IpAddr; 0]);
     }
 
     #[test]

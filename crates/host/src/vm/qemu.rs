@@ -331,19 +331,19 @@ impl Engine for QemuEngine {
     }
 
     async fn shut_out(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
-        self.fence(store, addresses).await
+        shared::pool_of(store)?.shut_out(addresses).await.map_err(shared::for_operator)
     }
 
     async fn refuses(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
-        self.has_fence(store, addresses).await
+        shared::pool_of(store)?.refuses(addresses).await.map_err(shared::for_operator)
     }
 
     async fn let_in(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
-        self.lift_fence(store, addresses).await
+        shared::pool_of(store)?.let_in(addresses).await.map_err(shared::for_operator)
     }
 
     async fn openers(&self, store: &Store, disk: DiskId) -> Result<Vec<IpAddr>> {
-        self.who_opened(store, disk).await
+        shared::pool_of(store)?.openers(&disk.to_string()).await.map_err(shared::for_operator)
     }
 
     async fn make_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {

@@ -96,20 +96,27 @@ async fn backups(config: &Config) -> Option<Finding> {
     Some(Finding { good: tried.is_ok(), what: "backups".into(), text })
 }
 
+/// What a store of disks answers, or why there is no answer.
+async fn in_time<T>(work: impl Future<Output = berth_host::Result<T>>) -> Result<T, String> {
+    match timeout(PATIENCE, work).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it does not answer within {} seconds", PATIENCE.as_secs())),
+    }
+}
+
 /// Whether this machine reaches the stores of disks, and which of those that have disks are not configured.
 async fn stores(config: &Config, engine: &dyn Engine) -> Vec<Finding> {
     let mut lines = Vec::new();
     for store in config.disk_stores.stores() {
         let name = &store.name;
-        let found = match timeout(PATIENCE, engine.reach_store(store)).await {
-            Ok(Ok(_)) => Ok(format!("{name} is reached, and VMs whose disks lie there can run here")),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("it does not answer within {} seconds", PATIENCE.as_secs())),
-        };
+        let found = in_time(engine.reach_store(store)).await;
         let good = found.is_ok();
-        let text = found.unwrap_or_else(|why| {
-            format!("{name} is not reached: {why}; VMs whose disks lie there run on other hosts, or on none")
-        });
+        let text = match found {
+            Ok(_) => format!("{name} is reached, and VMs whose disks lie there can run here"),
+            Err(why) => {
+                format!("{name} is not reached: {why}; VMs whose disks lie there run on other hosts, or on none")
+            }
+        };
         lines.push(Finding { good, what: "disk store".into(), text });
     }
     let lacking = async |db: &Db| lacking_stores(db, &config.disk_stores).await;
@@ -124,10 +131,7 @@ async fn fences(config: &Config, engine: &QemuEngine) -> Vec<Finding> {
     for name in config.disk_stores.stores().map(|store| &store.name) {
         let Some(fencing) = config.disk_stores.fencing(name) else { continue };
         let user = &fencing.by.user;
-        let found = match timeout(PATIENCE, engine.may_fence(&fencing.by)).await {
-            Ok(outcome) => outcome.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("it does not answer within {} seconds", PATIENCE.as_secs())),
-        };
+        let found = in_time(engine.may_fence(&fencing.by)).await;
         let good = found.is_ok();
         let text = match found {
             Ok(()) => {

@@ -1,43 +1,33 @@
 //! Hosts that are lost with VMs whose disks lie in a store: they are shut out of it, their VMs start elsewhere, and whoever comes
 //! back ends what it had.
 
-use berth_domain::host::shared_disk::{Key, Store};
+use berth_domain::host::shared_disk::Store;
 use berth_domain::vm::plan::Machine;
 use berth_host::EngineError;
-use berth_server::config::{Config, DiskStore, Fencing};
-use berth_testkit::{Caller, JoinedHost, Platform, vm};
+use berth_server::config::{DiskStore, Fencing};
+use berth_testkit::{JoinedHost, Platform, vm};
 use serde_json::json;
 
 use crate::drain::{MEMORY_MB, verb};
 use crate::fleet::{host, is, join, leave};
 use crate::host::told;
+use crate::shared_disk::{reaches, store};
 
 const HOSTS: &str = "/api/v1/admin/hosts";
 /// Seconds after which a host that is lost is shut out.
 const AFTER: i64 = 60;
 
-fn store(user: &str) -> Store {
-    let key = Key::try_from("AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==".to_owned()).expect("a key");
-    let monitors = vec!["10.0.0.1:3300".to_owned()];
-    Store { name: "pool-a".into(), monitors, pool: "rbd".into(), user: user.into(), key }
-}
-
 fn fencing() -> Fencing {
-    Fencing { by: store("fence"), after: AFTER }
-}
-
-fn in_store(config: &mut Config, fencing: Option<Fencing>) {
-    config.disk_stores = vec![DiskStore { regions: vec!["local".into()], store: store("berth"), fencing }].into();
-}
-
-async fn reaches(admin: &Caller, host: &str, reached: bool) {
-    let path = format!("{HOSTS}/{host}");
-    admin.until("the store", async |admin| admin.get(&path).await.body["stores"][0]["reached"] == reached).await;
+    let store = store("pool-a", &[]).store;
+    Fencing { by: Store { user: "fence".into(), ..store }, after: AFTER }
 }
 
 /// A platform and another host that reach a store, with a VM that runs on that one: the own host has room by now.
 async fn one_on_beta(fencing: Option<Fencing>) -> (Platform, JoinedHost, String) {
-    let platform = Platform::start_with(|config| in_store(config, fencing)).await;
+    let platform = Platform::start_with(|config| {
+        config.disk_stores = vec![DiskStore { fencing, ..store("pool-a", &["local"]) }].into();
+    })
+    .await;
     let admin = &platform.admin;
     reaches(admin, &platform.app().fleet.own().to_string(), true).await;
     leave(&platform.engine, 0);

@@ -21,7 +21,7 @@ fn in_store(config: &mut Config) {
 }
 
 /// A store in which new disks of these regions lie.
-fn store(name: &str, regions: &[&str]) -> DiskStore {
+pub fn store(name: &str, regions: &[&str]) -> DiskStore {
     let key = Key::try_from(KEY.to_owned()).expect("a key");
     let monitors = vec!["10.0.0.1:3300".to_owned()];
     let store = Store { name: name.into(), monitors, pool: "rbd".into(), user: "berth".into(), key };
@@ -46,7 +46,7 @@ async fn two() -> (Platform, JoinedHost) {
 }
 
 /// Waits until it is known of a host whether it reaches the store.
-async fn reaches(admin: &Caller, host: &str, reached: bool) -> Value {
+pub async fn reaches(admin: &Caller, host: &str, reached: bool) -> Value {
     let path = format!("{HOSTS}/{host}");
     let is_known = async |admin: Caller| admin.get(&path).await.body["stores"][0]["reached"] == reached;
     admin.until("the store", is_known).await;

@@ -4,7 +4,6 @@
 //! so that what has the name is a disk, whatever was interrupted. What a root disk boots with lies beside it before that
 //! ([`super::shared_boots`]). Nothing of a store is kept here but what serves disks to machines ([`super::served`]).
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use berth_domain::ids::DiskId;
@@ -30,27 +29,6 @@ impl QemuEngine {
     /// Permanent, with a sentence for an operator, where that user may not.
     pub async fn may_fence(&self, store: &Store) -> Result<()> {
         pool_of(store)?.require_fencing().await.map_err(for_operator)
-    }
-
-    /// Has a store refuse whatever comes from these addresses.
-    pub(super) async fn fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
-        pool_of(store)?.shut_out(addresses).await.map_err(for_operator)
-    }
-
-    /// Whether a store refuses what comes from one of these addresses.
-    pub(super) async fn has_fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<bool> {
-        pool_of(store)?.refuses(addresses).await.map(|refused| !refused.is_empty()).map_err(for_operator)
-    }
-
-    /// Has a store take again what comes from these addresses.
-    pub(super) async fn lift_fence(&self, store: &Store, addresses: &[IpAddr]) -> Result<()> {
-        pool_of(store)?.let_in(addresses).await.map_err(for_operator)
-    }
-
-    /// From where a disk is open.
-    pub(super) async fn who_opened(&self, store: &Store, disk: DiskId) -> Result<Vec<IpAddr>> {
-        let openers = pool_of(store)?.openers(&disk.to_string()).await.map_err(for_operator)?;
-        Ok(openers.into_iter().map(|opener| opener.ip()).collect())
     }
 
     /// Makes a disk in a store, whole or not at all.
@@ -126,7 +104,7 @@ impl QemuEngine {
 }
 
 /// What is wrong with a store: an operator reads this, who may know all of it.
-fn for_operator(error: Error) -> EngineError {
+pub(super) fn for_operator(error: Error) -> EngineError {
     match error {
         Error::Invalid(_) | Error::Missing { .. } | Error::Unconfined(_) => EngineError::Permanent(error.to_string()),
         other => transient(other),

@@ -5,14 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use berth_domain::Timestamp;
 use berth_domain::host::State;
-use berth_domain::host::fence::Fence;
+use berth_domain::host::fence::{Fence, STALE, User};
 use berth_domain::ids::HostId;
 
 use crate::db::{Db, DbError, Tx};
 use crate::services::host::{self, HostRow};
-
-/// Seconds after which a host is silent that is not lost yet: one that answers is looked at every ten.
-const STALE: i64 = 20;
 
 /// A host.
 #[derive(Clone, Debug)]
@@ -86,13 +83,12 @@ pub async fn set(tx: &mut Tx, id: HostId, store: &str, fence: Option<Fence>) -> 
     host::set_fence(tx, id, store, fence).await
 }
 
-/// Whether more than half of the hosts that use a store are silent, where those are several, or none is left that reaches it. One
-/// that is not lost yet is silent, too, where it was not there for as long as one that answers never is.
-pub fn is_alone(hosts: &[Fenceable], store: &str, now: Timestamp) -> bool {
+/// The hosts that use a store, as they are heard now.
+pub fn users(hosts: &[Fenceable], store: &str, now: Timestamp) -> Vec<User> {
     let uses = |host: &&Fenceable| !host.is_removed && host.row.store_addresses.contains_key(store);
-    let is_silent = |host: &Fenceable| host.is_away() || now >= host.last_seen().plus_seconds(STALE);
-    let all: Vec<_> = hosts.iter().filter(uses).collect();
-    let silent = all.iter().filter(|host| is_silent(host)).count();
-    let is_reached = all.iter().any(|host| !is_silent(host) && host.row.usable_stores().get(store) == Some(&None));
-    !is_reached || silent > 1 && silent * 2 > all.len()
+    let heard = |host: &Fenceable| User {
+        is_silent: host.is_away() || now >= host.last_seen().plus_seconds(STALE),
+        reaches: host.row.usable_stores().get(store) == Some(&None),
+    };
+    hosts.iter().filter(uses).map(heard).collect()
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use berth_domain::Timestamp;
-use berth_domain::host::fence::{Fence, Seen, Step, next};
+use berth_domain::host::fence::{Fence, Seen, Step, is_alone, next, to_refuse};
 use berth_domain::host::{Aim, State};
 use berth_domain::ids::{HostId, VmId};
 use berth_host::EngineError;
@@ -66,10 +66,9 @@ impl Watch {
         let held = store::fence::lost_holders(self.vms.db()).await?;
         let pairs: BTreeSet<_> = held.into_iter().chain(fences::fenced(self.vms.db()).await?).collect();
         join_all(pairs.iter().map(async |(host, store)| {
-            let outcome = self.bring_about(*host, store).await;
-            let error = outcome.err().map(|error| format!("{error:?}"));
-            if let Some(error) = self.is_new(*host, store, error) {
-                tracing::warn!(%host, store, error, "a host is not shut out of a store, or taken back, yet; trying again");
+            let reason = self.bring_about(*host, store).await.unwrap_or_else(|error| Some(words(&error)));
+            if let Some(reason) = self.is_new(*host, store, reason) {
+                tracing::warn!(%host, store, reason, "a host is not shut out of a store, or taken back, yet; trying again");
             }
         }))
         .await;
@@ -87,11 +86,11 @@ impl Watch {
         (said.insert(key, text.clone()).as_ref() != Some(&text)).then_some(text)
     }
 
-    /// Takes steps for a host and a store until none is left, or one has to wait.
-    async fn bring_about(&self, host: HostId, store: &str) -> Result<(), StepError> {
+    /// Takes steps for a host and a store until none is left, or one has to wait; why a host is not shut out that is due.
+    async fn bring_about(&self, host: HostId, store: &str) -> Result<Option<String>, StepError> {
         for _ in 0..STEPS {
             let hosts = fences::all(self.vms.db()).await?;
-            let Some(found) = hosts.iter().find(|found| found.id() == host) else { return Ok(()) };
+            let Some(found) = hosts.iter().find(|found| found.id() == host) else { return Ok(None) };
             let pair = Pair { host: found, store };
             let held = store::fence::held(self.vms.db(), host, store).await?;
             let released = store::fence::released(self.vms.db(), host, store).await?;
@@ -103,12 +102,12 @@ impl Watch {
                 seen.has_address = !addresses.is_empty();
             }
             match next(&seen) {
-                Step::Rest => return waits(&pair, &seen),
+                Step::Rest => return Ok(waits(&pair, &seen)),
                 Step::Want => self.want(&pair, addresses).await?,
                 Step::Make => self.make(&pair).await?,
                 Step::Release => {
                     if !self.release(&pair, held).await? {
-                        return Ok(());
+                        return Ok(None);
                     }
                 }
                 Step::Settle => self.settle(&pair, released).await?,
@@ -116,22 +115,18 @@ impl Watch {
                 Step::Forget => self.set(&pair, None).await?,
             }
         }
-        Ok(())
+        Ok(None)
     }
 
-    /// The addresses by which a host is shut out: those by which it reached the store, and those from where its VMs' disks are open.
-    /// None at all where one of them is another host's, too, or the store's own, since others than the host would be shut out, or
-    /// not all that it does.
+    /// The addresses by which a host is shut out, of those by which it reached the store, and from where its VMs' disks are open.
     async fn addresses(&self, Pair { host, store }: &Pair<'_>, held: &[VmId], hosts: &[Fenceable]) -> Vec<IpAddr> {
         let mut all: BTreeSet<_> = host.reached_from(store).collect();
         let open = join_all(held.iter().map(|vm| self.openers(*vm, store)));
         all.extend(timeout(PATIENCE, open).await.unwrap_or_default().into_iter().flatten());
         let others = hosts.iter().filter(|other| other.id() != host.id() && !other.is_away());
-        let of_others: BTreeSet<_> = others.flat_map(Fenceable::addresses).collect();
         let monitors = self.vms.store(store).and_then(|store| store.addresses().map_err(EngineError::Permanent));
-        let monitors: BTreeSet<_> = monitors.into_iter().flatten().map(|at| at.ip()).collect();
-        let is_shared = |at: &IpAddr| of_others.contains(at) || monitors.contains(at) || at.is_loopback();
-        if all.iter().any(is_shared) { Vec::new() } else { all.into_iter().collect() }
+        let monitors = monitors.into_iter().flatten().map(|at| at.ip());
+        to_refuse(all, &others.flat_map(Fenceable::addresses).chain(monitors).collect())
     }
 
     /// From where a VM's disks are open, as far as the store says.
@@ -168,7 +163,7 @@ impl Watch {
             silent: (self.vms.clock().now().0 - since.0) / Timestamp::SECOND,
             patience: self.vms.fencing(store).map(|fencing| fencing.after),
             has_address: true,
-            is_alone: fences::is_alone(hosts, store, self.vms.clock().now()),
+            is_alone: is_alone(&fences::users(hosts, store, self.vms.clock().now())),
             fence,
             is_taken: hosts.iter().any(is_taken),
             has_vms,
@@ -299,21 +294,27 @@ impl Watch {
     }
 }
 
-/// Says why a host is not shut out that is due.
-fn waits(Pair { host, store }: &Pair<'_>, seen: &Seen<'_>) -> Result<(), StepError> {
+/// Why a host is not shut out that is due.
+fn waits(Pair { host, store }: &Pair<'_>, seen: &Seen<'_>) -> Option<String> {
     let is_due = seen.patience.is_some_and(|patience| seen.silent >= patience) && seen.has_vms;
     let reason = match seen.fence {
         None if is_due && !seen.has_address => "no address is known that is its alone",
         None if is_due && seen.is_alone => "so many hosts are silent that it is rather this service that is cut off",
-        _ => return Ok(()),
+        _ => return None,
     };
-    let text = format!(
+    Some(format!(
         "the host {} is lost, and is not shut out of the store {store}: {reason}. Once it is off for sure, type: berth admin \
          host remove {} --lost",
         host.name(),
         host.name()
-    );
-    Err(EngineError::Transient(text).into())
+    ))
+}
+
+fn words(error: &StepError) -> String {
+    match error {
+        StepError::Engine(error) => error.to_string(),
+        StepError::Own(error) => error.to_string(),
+    }
 }
 
 /// What a store or a host does, if it does that in time.
