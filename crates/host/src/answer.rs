@@ -9,7 +9,7 @@ use std::sync::Arc;
 use berth_domain::Timestamp;
 use berth_domain::host::ask::{
     Ask, Question, disk, disk_snapshot, export, guest, host, image, layer, memory, migration, network, sandbox,
-    shared_disk, template, upload, vm,
+    shared_disk, shared_snapshot, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::ids::DiskId;
@@ -69,6 +69,7 @@ impl Host {
             Ask::Disk(ask) => self.of_disk(ask).await,
             Ask::DiskSnapshot(ask) => self.of_disk_snapshot(ask).await,
             Ask::SharedDisk(ask) => self.of_shared_disk(ask).await,
+            Ask::SharedSnapshot(ask) => self.of_shared_snapshot(ask).await,
             Ask::Export(export::Ask::Make(q)) => say(&q, self.vm.export(&q.of).await),
             Ask::Vm(ask) => self.of_vm(ask).await,
             Ask::Migration(ask) => self.of_migration(ask).await,
@@ -178,6 +179,16 @@ impl Host {
             A::Grow(q) => say(&q, self.vm.grow_shared_disk(q.id, q.size_gb, &q.store).await),
             A::Remove(q) => say(&q, self.vm.remove_shared_disk(q.id, &q.store).await),
             A::Attach(q) => say(&q, self.vm.attach_shared_disk(q.aim, q.disk, &q.store).await),
+        }
+    }
+
+    async fn of_shared_snapshot(&self, ask: shared_snapshot::Ask) -> Result<Value> {
+        use shared_snapshot::Ask as A;
+        match ask {
+            A::Make(q) => say(&q, self.vm.snapshot_shared_disk(&q.snapshot, q.of, &q.store).await),
+            A::Copy(q) => say(&q, self.vm.copy_shared_disk(&q.snapshot, q.of, &q.store).await),
+            A::Restore(q) => say(&q, self.vm.restore_shared_disk(&q.disk, &q.store).await),
+            A::Remove(q) => say(&q, self.vm.remove_shared_snapshot(&q.snapshot, &q.store).await),
         }
     }
 

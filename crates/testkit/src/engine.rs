@@ -380,6 +380,11 @@ impl SimulatedEngine {
         self.world().shared_disks().count()
     }
 
+    /// How many snapshots of disks lie in stores.
+    pub fn shared_snapshots(&self) -> usize {
+        self.world().shared_disks().count_snapshots()
+    }
+
     /// What the file had of which a disk was made, and as which image it boots.
     pub fn brought(&self, disk: &str) -> Option<(Vec<u8>, Option<String>)> {
         self.world().brought.get(&disk.parse().ok()?).cloned()
@@ -718,6 +723,39 @@ impl Engine for SimulatedEngine {
             world.shared_disks().open(disk, (world.number, aim.id), store)?;
         }
         world.attach(aim.id, disk);
+        Ok(())
+    }
+
+    async fn snapshot_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        self.call("snapshot_shared_disk").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        world.shared_disks().snapshot(snapshot, store)?;
+        Ok(1 << 20)
+    }
+
+    async fn copy_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        self.call("copy_shared_disk").await?;
+        let mut world = self.world();
+        if let Some(aim) = of {
+            world.generations.admit(aim, Act::Change)?;
+        }
+        world.shared_disks().find(snapshot.disk, store)?;
+        world.snapshots.make(snapshot.id, false).ok_or_else(|| EngineError::Transient("it is being copied".into()))
+    }
+
+    async fn restore_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        self.call("restore_shared_disk").await?;
+        self.world().shared_disks().restore(disk, store)
+    }
+
+    async fn remove_shared_snapshot(&self, snapshot: &DiskSnapshotSpec, store: &Store) -> Result<()> {
+        self.call("remove_shared_snapshot").await?;
+        let mut world = self.world();
+        world.shared_disks().remove_snapshot(snapshot.id, store);
+        world.snapshots.remove(snapshot.id);
         Ok(())
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
-use berth_domain::ids::{DiskId, MachineId};
-use berth_host::vm::{DiskSource, DiskSpec, Store};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
+use berth_host::vm::{DiskSnapshotSpec, DiskSource, DiskSpec, Store};
 use berth_host::{EngineError, Result};
 
 /// The disks of all stores that hosts of one test reach.
@@ -12,6 +12,8 @@ use berth_host::{EngineError, Result};
 pub struct SharedDisks {
     /// Sizes in GiB, by the names of the stores.
     all: HashMap<(String, DiskId), i64>,
+    /// Snapshots of them, by the names of the stores.
+    snapshots: BTreeSet<(String, DiskSnapshotId)>,
     /// Which machine of which host has each disk open.
     open: HashMap<DiskId, Opener>,
     /// Hosts that every store refuses.
@@ -27,10 +29,39 @@ impl SharedDisks {
     /// Makes one; fine where it is there.
     pub fn make(&mut self, disk: &DiskSpec, store: &Store) -> Result<()> {
         if matches!(disk.source, DiskSource::Snapshot { .. }) {
-            return Err(EngineError::Permanent("a disk of a store is made of an image, or with nothing on it".into()));
+            return Err(EngineError::Permanent("a disk of a snapshot is restored".into()));
         }
         self.all.entry((store.name.clone(), disk.id)).or_insert(disk.size_gb);
         Ok(())
+    }
+
+    /// Keeps what one is; fine where it is kept.
+    pub fn snapshot(&mut self, snapshot: &DiskSnapshotSpec, store: &Store) -> Result<()> {
+        self.find(snapshot.disk, store)?;
+        self.snapshots.insert((store.name.clone(), snapshot.id));
+        Ok(())
+    }
+
+    /// Makes one of a snapshot; fine where it is there.
+    pub fn restore(&mut self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        let DiskSource::Snapshot { id, .. } = disk.source else {
+            return Err(EngineError::Permanent("only a disk of a snapshot is restored".into()));
+        };
+        if self.find(disk.id, store).is_err() && !self.snapshots.contains(&(store.name.clone(), id)) {
+            return Err(EngineError::Permanent("the snapshot is not there any more".into()));
+        }
+        self.all.entry((store.name.clone(), disk.id)).or_insert(disk.size_gb);
+        Ok(())
+    }
+
+    /// Removes a snapshot; fine where there is none.
+    pub fn remove_snapshot(&mut self, id: DiskSnapshotId, store: &Store) {
+        self.snapshots.remove(&(store.name.clone(), id));
+    }
+
+    /// How many snapshots there are.
+    pub fn count_snapshots(&self) -> usize {
+        self.snapshots.len()
     }
 
     /// Has one grow.

@@ -110,6 +110,21 @@ pub trait Engine: Send + Sync + 'static {
     /// [`Engine::detach_disk`] takes it away.
     async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()>;
 
+    /// Keeps in its store what a disk is at one moment, in the machine that has it where that runs: that of the first call after
+    /// whatever was begun before is gone. The bytes that it takes.
+    async fn snapshot_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64>;
+
+    /// Copies a disk of a store, as it is at one moment, into a snapshot that lies on the host as those of its own disks do, and
+    /// is used as they are; the bytes that it takes.
+    async fn copy_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64>;
+
+    /// Makes a disk of a snapshot of the same store, whole or not at all. One that is there stays as it is.
+    async fn restore_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()>;
+
+    /// Removes a snapshot of a disk of a store, in the store and on the host, and what is half made of it; fine where there is
+    /// none. What was made of it stays.
+    async fn remove_shared_snapshot(&self, snapshot: &DiskSnapshotSpec, store: &Store) -> Result<()>;
+
     /// Copies a disk as it is at one moment, in the machine that has it where that runs: the moment is that of the first call
     /// after whatever was begun before is gone. None while it is copied; then the bytes that the copy takes.
     async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>>;

@@ -41,6 +41,7 @@ mod serving;
 mod settings;
 mod shared;
 mod shared_boots;
+mod shared_snapshots;
 mod snapshots;
 mod start;
 mod travels;
@@ -360,6 +361,28 @@ impl Engine for QemuEngine {
 
     async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()> {
         self.act(aim, Act::Change, self.plug_shared(aim.id, disk, store)).await
+    }
+
+    async fn snapshot_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        match of {
+            Some(aim) => self.act(aim, Act::Change, self.snapshot_shared(snapshot, Some(aim.id), store)).await,
+            None => self.snapshot_shared(snapshot, None, store).await,
+        }
+    }
+
+    async fn copy_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        match of {
+            Some(aim) => self.act(aim, Act::Change, self.copy_shared(snapshot, Some(aim.id), store)).await,
+            None => self.copy_shared(snapshot, None, store).await,
+        }
+    }
+
+    async fn restore_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        self.restore_shared(disk, store).await
+    }
+
+    async fn remove_shared_snapshot(&self, snapshot: &DiskSnapshotSpec, store: &Store) -> Result<()> {
+        self.forget_shared_snapshot(snapshot, store).await
     }
 
     async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What this side speaks. It grows with everything that a host may be asked.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 /// The earliest that is still spoken with a host, or by one. What was said in it is read as before, and written as before:
 /// `crates/testkit/tests/ask/spoken` has some of it.
 pub const OLDEST: u32 = 10;
@@ -41,6 +41,10 @@ const YOUNGER: &[(&str, u32)] = &[
     ("shared_disk.grow", 12),
     ("shared_disk.remove", 12),
     ("shared_disk.attach", 12),
+    ("shared_snapshot.make", 13),
+    ("shared_snapshot.copy", 13),
+    ("shared_snapshot.restore", 13),
+    ("shared_snapshot.remove", 13),
 ];
 /// Most bytes of a question: a Dockerfile's instructions and the environment of a template fit several times.
 pub const QUESTION: u32 = 4 << 20;

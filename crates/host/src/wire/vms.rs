@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
-use berth_domain::host::ask::{Ask, disk, disk_snapshot, export, host, image, migration, shared_disk, stream, vm};
+use berth_domain::host::ask::{
+    Ask, disk, disk_snapshot, export, host, image, migration, shared_disk, shared_snapshot, stream, vm,
+};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::plan::Machine;
 use tokio::io::AsyncReadExt;
@@ -105,6 +107,22 @@ impl Engine for Remote {
 
     async fn attach_shared_disk(&self, aim: Aim, disk: DiskId, store: &Store) -> Result<()> {
         self.ask(shared_disk::Attach { aim, disk, store: store.clone() }).await
+    }
+
+    async fn snapshot_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        self.ask(shared_snapshot::Make { snapshot: *snapshot, of, store: store.clone() }).await
+    }
+
+    async fn copy_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        self.ask(shared_snapshot::Copy { snapshot: *snapshot, of, store: store.clone() }).await
+    }
+
+    async fn restore_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {
+        self.ask(shared_snapshot::Restore { disk: disk.clone(), store: store.clone() }).await
+    }
+
+    async fn remove_shared_snapshot(&self, snapshot: &DiskSnapshotSpec, store: &Store) -> Result<()> {
+        self.ask(shared_snapshot::Remove { snapshot: *snapshot, store: store.clone() }).await
     }
 
     async fn snapshot_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>) -> Result<Option<u64>> {

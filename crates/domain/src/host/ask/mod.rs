@@ -20,6 +20,7 @@ pub mod network;
 pub mod question;
 pub mod sandbox;
 pub mod shared_disk;
+pub mod shared_snapshot;
 pub mod stream;
 pub mod template;
 pub mod upload;
@@ -59,6 +60,10 @@ const OF_WHOLE: &[&str] = &[
     "sandbox.warm_up",
     "shared_disk.make",
     "shared_disk.remove",
+    "shared_snapshot.copy",
+    "shared_snapshot.make",
+    "shared_snapshot.remove",
+    "shared_snapshot.restore",
     "template.adopt",
     "template.warm",
     "vm.start",
@@ -120,6 +125,8 @@ nouns! {
     DiskSnapshot "disk_snapshot" disk_snapshot,
     /// Disks that several hosts reach.
     SharedDisk "shared_disk" shared_disk,
+    /// Snapshots of those.
+    SharedSnapshot "shared_snapshot" shared_snapshot,
     /// Disks as stand-alone files.
     Export "export" export,
     /// Machines of VMs.
