@@ -212,6 +212,18 @@ impl Machine {
     }
 }
 
+/// Machines by their ids and generations, as what is decided about them is told.
+pub async fn aims(of: Query, on: impl On) -> Result<Vec<Aim>, DbError> {
+    struct Found(Aim);
+    impl FromRow for Found {
+        fn from_row(row: &Row) -> Result<Self, DbError> {
+            Ok(Self(Aim::of(row.parsed("id")?, row.int("generation")?)))
+        }
+    }
+    let found: Vec<Found> = of.fetch_all(on).await?;
+    Ok(found.into_iter().map(|found| found.0).collect())
+}
+
 /// Writes a new row.
 pub async fn insert(tx: &mut Tx, machine: &Machine) -> Result<(), DbError> {
     record::insert(TABLE, columns(machine)).execute(tx).await.map(drop)

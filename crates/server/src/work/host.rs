@@ -3,7 +3,8 @@
 //! [`MachineOwners`] holds what is particular to a kind of owner: its engine, its rows, and how to poke one. This file holds what
 //! is general. At the start every owner is looked at that should have a machine, or has a folder on the host: that adopts
 //! machines that are alive, finds those that died while nobody looked, and ends those that a database from a backup wants
-//! no more. Afterwards an owner is looked at when the engine tells that something happened to its machine. A search of the
+//! no more. Whoever is off by its row is ended once, too: what was under way on a host that could not be asked, as it was
+//! removed, may begin yet, and nobody would look for it there. Afterwards an owner is looked at when the engine tells that something happened to its machine. A search of the
 //! host, now and then, ends what no row owns: a row is older than its thing, so a thing that is found first and has no row
 //! then is nobody's, or the database is an older copy.
 
@@ -11,6 +12,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::time::Duration;
 
+use berth_domain::host::{Aim, EngineError};
 use berth_domain::ids::{HostId, MachineId};
 use berth_domain::machine::Owner;
 use tokio::sync::broadcast;
@@ -71,6 +73,12 @@ pub trait MachineOwners: Send + Sync + 'static {
     /// Machines that the host has, running or only their folders.
     fn machines(&self) -> impl Future<Output = berth_host::Result<Vec<MachineId>>> + Send;
 
+    /// Machines of the host whose owners are off by their rows.
+    fn off(&self) -> impl Future<Output = Result<Vec<Aim>, DbError>> + Send;
+
+    /// Ends a machine, and what is under way to begin it.
+    fn end(&self, aim: Aim) -> impl Future<Output = berth_host::Result<()>> + Send;
+
     /// Ends a machine, and removes what it left on the host.
     fn remove(&self, id: MachineId) -> impl Future<Output = berth_host::Result<()>> + Send;
 
@@ -81,13 +89,13 @@ pub trait MachineOwners: Send + Sync + 'static {
 /// Watches the host until told to stop.
 pub async fn watch<T: MachineOwners>(owners: T, poke: Poker<T::Id>, stop: CancellationToken) {
     let mut events = owners.events();
-    let mut sweep = tokio::time::interval(SWEEP);
+    let (mut sweep, mut is_new) = (tokio::time::interval(SWEEP), true);
     adopt(&owners, &poke, &stop).await;
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             _ = sweep.tick() => {
-                if let Err(error) = owners.search().await {
+                if let Err(error) = search(&owners, &mut is_new).await {
                     tracing::warn!(?error, "{}", T::SENTENCES.unsearched);
                     sweep.reset_after(SWEEP_RETRY);
                 }
@@ -99,6 +107,28 @@ pub async fn watch<T: MachineOwners>(owners: T, poke: Poker<T::Id>, stop: Cancel
             }
         }
     }
+}
+
+/// Searches the host. A new one is first rid of machines whose owners are off.
+async fn search<T: MachineOwners>(owners: &T, is_new: &mut bool) -> Result<(), StepError> {
+    if *is_new {
+        end_off(owners).await?;
+        *is_new = false;
+    }
+    owners.search().await
+}
+
+/// Ends machines whose owners are off. One that cannot be ended keeps none of the others; that is told afterwards.
+async fn end_off<T: MachineOwners>(owners: &T) -> Result<(), StepError> {
+    let mut outcome = Ok(());
+    for aim in owners.off().await? {
+        match owners.end(aim).await {
+            // Whoever was off is to run by now.
+            Ok(()) | Err(EngineError::Outdated(_)) => {}
+            Err(error) => outcome = Err(error.into()),
+        }
+    }
+    outcome
 }
 
 /// Has the owner looked at to whose machine something happened.

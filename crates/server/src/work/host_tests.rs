@@ -16,6 +16,9 @@ struct Few {
     /// The machine that cannot be removed.
     stuck: Option<MachineId>,
     removed: Arc<Mutex<Vec<MachineId>>>,
+    /// Those that are off, what the host says of each that is to end, and those that were to.
+    off: Vec<(Aim, berth_host::Result<()>)>,
+    ended: Arc<Mutex<Vec<Aim>>>,
     others: mpsc::UnboundedSender<Owner>,
 }
 
@@ -51,6 +54,15 @@ impl MachineOwners for Few {
         Ok(self.there.clone())
     }
 
+    async fn off(&self) -> Result<Vec<Aim>, DbError> {
+        Ok(self.off.iter().map(|(aim, _)| *aim).collect())
+    }
+
+    async fn end(&self, aim: Aim) -> berth_host::Result<()> {
+        self.ended.lock().unwrap().push(aim);
+        self.off.iter().find(|(off, _)| *off == aim).unwrap().1.clone()
+    }
+
     async fn remove(&self, id: MachineId) -> berth_host::Result<()> {
         self.removed.lock().unwrap().push(id);
         if self.stuck == Some(id) { Err(berth_host::EngineError::Transient("not now".into())) } else { Ok(()) }
@@ -80,6 +92,8 @@ async fn few(dir: &tempfile::TempDir, owners: &[Owner]) -> (Few, Vec<MachineId>,
         there: Vec::new(),
         stuck: None,
         removed: Arc::default(),
+        off: Vec::new(),
+        ended: Arc::default(),
         others,
     };
     (few, machines, told)
@@ -123,6 +137,22 @@ async fn owners_are_looked_at_when_the_watch_begins_and_when_something_happens()
     assert_eq!(next(&mut poked, 3).await, all);
     stop.cancel();
     watching.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_off_is_ended_once_by_a_host_that_is_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut few, ..) = few(&dir, &[]).await;
+    let aims = [1, 2, 3].map(|generation| Aim::of(machine::new_id(), generation));
+    let said = [Err(EngineError::Transient("not now".into())), Err(EngineError::Outdated(3)), Ok(())];
+    few.off = aims.into_iter().zip(said).collect();
+    let mut is_new = true;
+    assert!(search(&few, &mut is_new).await.is_err() && is_new, "it is tried again");
+    few.off[0].1 = Ok(());
+    search(&few, &mut is_new).await.unwrap();
+    assert!(!is_new);
+    search(&few, &mut is_new).await.unwrap();
+    assert_eq!(*few.ended.lock().unwrap(), [aims, aims].concat());
 }
 
 #[tokio::test]

@@ -25,4 +25,6 @@ pub enum Rule {
     FailuresEnd,
     /// A machine that no row owns is ended.
     UnownedMachinesEnd,
+    /// A host that is there again ends machines of VMs that are off.
+    OffIsEnded,
 }

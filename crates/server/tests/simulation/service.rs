@@ -257,13 +257,24 @@ impl Service {
         }
     }
 
-    /// Looks at every VM of a host, and ends what no row owns.
+    /// Looks at every VM of a host, and ends what no row owns. Before that, ends machines of those that are off by their rows.
     async fn adopt(self: &Rc<Self>, host: usize) {
         let Some(rows) = self.read().await else { return };
+        if !self.sim.world.borrow().lacks(Rule::OffIsEnded) {
+            self.end_what_is_off(host, &rows).await;
+        }
         for (vm, _) in rows.vms.iter().enumerate().filter(|(_, row)| row.host == Some(host)) {
             self.poke(vm);
         }
         self.search(host).await;
+    }
+
+    /// What was under way there while nobody could ask it may begin yet.
+    async fn end_what_is_off(&self, host: usize, rows: &Rows) {
+        let is_off = |row: &VmRow| row.host == Some(host) && matches!(row.status, Status::Stopped | Status::Failed);
+        for (vm, row) in rows.vms.iter().enumerate().filter(|(_, row)| is_off(row)) {
+            self.ask(host, Ask::Do(Deed::PowerOff, vm, Some(row.generation))).await;
+        }
     }
 
     /// Ends what no row owns.

@@ -83,6 +83,14 @@ impl MachineOwners for SandboxesOnHost {
         Ok(self.engine().scan().await?.machines)
     }
 
+    async fn off(&self) -> Result<Vec<Aim>, DbError> {
+        store::sandbox::failed_on(self.db(), self.host).await
+    }
+
+    async fn end(&self, aim: Aim) -> Result<(), EngineError> {
+        self.engine().end(aim).await
+    }
+
     async fn remove(&self, id: MachineId) -> Result<(), EngineError> {
         let nobodys = Aim::uncounted(id);
         self.engine().end(nobodys).await?;

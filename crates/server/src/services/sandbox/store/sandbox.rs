@@ -1,6 +1,7 @@
 //! Rows of sandboxes.
 
 use berth_domain::Timestamp;
+use berth_domain::host::Aim;
 use berth_domain::ids::{
     HostId, LayerId, MachineId, MemoryId, OrgId, Owner, ProjectId, SandboxId, SnapshotId, TemplateId,
 };
@@ -496,6 +497,16 @@ pub async fn wanting(db: &Db, host: HostId, or_nowhere: bool) -> Result<Vec<Sand
     ));
     let rows: Vec<IdRow> = wanted.bind(host).bind(or_nowhere).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// The machines of a host whose sandboxes have failed.
+pub async fn failed_on(db: &Db, host: HostId) -> Result<Vec<Aim>, DbError> {
+    let failed = sql(concat!(
+        "SELECT m.id, m.generation FROM ",
+        with_machine!("sandboxes", "sandbox"),
+        " WHERE sandboxes.phase = 'Failed' AND sandboxes.deleted_at IS NULL AND m.host_id = $1"
+    ));
+    machine::aims(failed.bind(host), db).await
 }
 
 /// How many sandboxes of a host are being put away.

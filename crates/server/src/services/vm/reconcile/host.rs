@@ -79,6 +79,14 @@ impl MachineOwners for VmsOnHost {
         Ok(self.engine().scan().await?.machines)
     }
 
+    async fn off(&self) -> Result<Vec<Aim>, DbError> {
+        store::vm::off(self.db(), self.host).await
+    }
+
+    async fn end(&self, aim: Aim) -> Result<(), EngineError> {
+        self.engine().power_off(aim).await
+    }
+
     async fn remove(&self, id: MachineId) -> Result<(), EngineError> {
         let nobodys = Aim::uncounted(id);
         self.engine().power_off(nobodys).await?;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use berth_domain::Timestamp;
 use berth_domain::firewall::Rules;
+use berth_domain::host::Aim;
 use berth_domain::ids::{DiskId, HostId, MachineId, OrgId, Owner, ProjectId, VmId};
 use berth_domain::resource_usage::{Kind, Measure};
 use berth_domain::vm::inbound::SSH;
@@ -507,6 +508,16 @@ pub async fn wanting(db: &Db, host: HostId, or_nowhere: bool) -> Result<Vec<VmId
     ));
     let rows: Vec<IdRow> = wanted.bind(host).bind(or_nowhere).fetch_all(db).await?;
     Ok(rows.into_iter().map(|row| row.0).collect())
+}
+
+/// The machines of a host whose VMs are off, or have failed.
+pub async fn off(db: &Db, host: HostId) -> Result<Vec<Aim>, DbError> {
+    let off = sql(concat!(
+        "SELECT m.id, m.generation FROM ",
+        with_machine!("vms", "vm"),
+        " WHERE vms.status IN ('stopped', 'failed') AND vms.deleted_at IS NULL AND m.host_id = $1"
+    ));
+    machine::aims(off.bind(host), db).await
 }
 
 /// The machines that VMs have, or should have.
