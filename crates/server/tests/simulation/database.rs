@@ -3,7 +3,7 @@
 //! A commit holds the lock of writers until the other member has it, and is seen and acknowledged then. Where the leader is
 //! lost, what is under way may be there afterwards or not. A writer that says nothing for some seconds loses the lock.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use berth_domain::Timestamp;
@@ -133,6 +133,8 @@ pub struct Database {
     /// Committed by who holds the lock, and not acknowledged.
     pending: Option<Rc<Rows>>,
     waiting: VecDeque<Writer>,
+    /// What each machine said before is of connections that have ended.
+    ended: BTreeMap<usize, u64>,
     away: Micros,
     /// Until when nobody follows the leader.
     alone: Micros,
@@ -149,6 +151,7 @@ impl Database {
             held: None,
             pending: None,
             waiting: VecDeque::new(),
+            ended: BTreeMap::new(),
             away: 0,
             alone: 0,
         }
@@ -195,7 +198,10 @@ pub async fn begin(sim: &Run, from: usize, term: i64, until: Micros) -> Result<T
             drop(world);
             return answer(sim, &writer, Err(Refusal::Away));
         }
-        world.database.waiting.push_back(writer);
+        // It comes behind the end of its connection, where that was long under way.
+        if world.database.ended.get(&from).is_none_or(|ended| *ended < number) {
+            world.database.waiting.push_back(writer);
+        }
         drop(world);
         grant(sim);
     });
@@ -263,6 +269,7 @@ pub fn hangs_up(sim: &Run, from: usize) {
         let mut world = sim.world.borrow_mut();
         let database = &mut world.database;
         database.waiting.retain(|writer| writer.from != from || writer.number > before);
+        database.ended.insert(from, before);
         let held = database.held.filter(|held| held.1 == from && held.0 < before);
         drop(world);
         if let Some((number, _)) = held {
