@@ -21,10 +21,13 @@ pub struct DiskSnapshot {
     pub disk_id: String,
     /// How large the disk was, in GiB.
     pub size_gb: i64,
-    /// What the snapshot takes on the host, in bytes, once it is ready.
+    /// What the snapshot takes on the host, or in its store, in bytes, once it is ready.
     pub bytes: Option<i64>,
     /// Region.
     pub region_id: String,
+    /// The store of several hosts that it lies in; none where it lies on a host.
+    #[serde(default)]
+    pub store: Option<String>,
     /// The image that a root disk was cloned from.
     pub image_id: Option<String>,
     /// `pending`, `ready`, `failed` or `deleting`.

@@ -1,7 +1,7 @@
 //! What cannot be done with disks that lie in a store of several hosts, and what to do instead.
 //!
-//! Such a disk is no file of a host: nothing is copied of it where it lies, and its machine begins from it alone. What needs a copy
-//! that stands still, or a file beside the disk, is refused before anything is wished. What is made of such a copy, or of a file,
+//! Such a disk is no file of a host, and its machine begins from it alone. What needs a file beside the disk is refused before
+//! anything is wished. A snapshot of it lies in the store, and so does what is made of that; what is made of a backup, or of a file,
 //! lies on a host, in every region.
 
 use super::state::Verb;
@@ -16,14 +16,10 @@ pub enum Refused {
     Reinstall,
     /// Another system beside the VM's own.
     Rescue,
-    /// A snapshot of a disk.
-    Snapshot,
-    /// A backup of a disk, once or by a schedule.
-    Backup,
     /// A file of a disk.
     Export,
-    /// An image of a root disk.
-    Image,
+    /// A file of a snapshot.
+    ExportSnapshot,
     /// A larger disk while its machine runs.
     Grow,
 }
@@ -50,7 +46,7 @@ impl Refused {
     fn sentences(self, store: &str) -> String {
         let of_vm = format!("The disks of the VM lie in the store {store}, which several hosts reach");
         let of_disk = format!("The disk lies in the store {store}, which several hosts reach");
-        let copy = "Copy what you need from inside the guest, as with rsync over SSH";
+        let restored = "restore that, and export the disk that this makes, which lies on a host";
         match self {
             Self::Suspend => {
                 format!("{of_vm}: its memory has no place there. Stop it instead; its disks stay as they are.")
@@ -63,12 +59,13 @@ impl Refused {
                 "{of_vm}: it cannot boot another system. Look at its console and its screen, or give its data disks to \
                  another VM: detach them, and attach them there."
             ),
-            Self::Snapshot => format!("{of_disk}, and snapshots of it cannot be made. {copy}."),
-            Self::Backup => format!("{of_disk}, and backups of it cannot be made. {copy}."),
-            Self::Export => format!("{of_disk}, and it cannot be exported. {copy}."),
-            Self::Image => format!(
-                "{of_disk}, and no image can be made of it. Make the image of a VM of another region, whose disks lie on \
-                 its host."
+            Self::Export => format!(
+                "{of_disk}, and no file is made of it there. Make a backup of it, {restored}; or make an image of a root \
+                 disk, and export that."
+            ),
+            Self::ExportSnapshot => format!(
+                "The snapshot lies in the store {store}, which several hosts reach, and no file is made of it there. Make a \
+                 disk or a VM of it, and a backup of that; {restored}."
             ),
             Self::Grow => {
                 format!("{of_disk}, and does not grow while a VM that has it is on. Stop the VM first, then try again.")
@@ -89,11 +86,12 @@ pub fn on_attach(disk: Option<&str>, vm: Option<&str>) -> Result<()> {
         |store: Option<&str>| store.map_or_else(|| "on a host".to_owned(), |store| format!("in the store {store}"));
     let instead = match vm {
         Some(_) => {
-            "Attach one that lies there: an empty disk that is created without on_host, where new disks of the region lie \
-                    there. Copy to it from inside a guest what you need"
+            "Attach one that lies there: one that is created without on_host, where new disks of the region lie there, or is \
+             made of a snapshot that lies there. Copy to it from inside a guest what you need"
         }
         None => {
-            "Attach one that lies on a host: one that is created with on_host, or is made of a snapshot, a backup or a file"
+            "Attach one that lies on a host: one that is created with on_host, or is made of a backup, a file or a snapshot \
+             of a disk that lies on one"
         }
     };
     let message = format!(
@@ -104,18 +102,30 @@ pub fn on_attach(disk: Option<&str>, vm: Option<&str>) -> Result<()> {
     Err(Error::new(Code::NotSupported, message))
 }
 
+/// Refuses a disk that is to lie on a host and to be made of a snapshot that lies in a store.
+///
+/// # Errors
+/// 400 that says what to do instead.
+pub fn on_host(is_wanted: bool, snapshot: Option<&str>) -> Result<()> {
+    match snapshot {
+        Some(store) if is_wanted => Err(Error::field(
+            "on_host",
+            format!("the snapshot lies in the store {store}, and so does what is made of it; leave on_host out"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ALL: [Refused; 8] = [
+    const ALL: [Refused; 6] = [
         Refused::Suspend,
         Refused::Reinstall,
         Refused::Rescue,
-        Refused::Snapshot,
-        Refused::Backup,
         Refused::Export,
-        Refused::Image,
+        Refused::ExportSnapshot,
         Refused::Grow,
     ];
 
@@ -146,6 +156,15 @@ mod tests {
             let instead = if vm.is_some() { "created without on_host" } else { "created with on_host" };
             assert!(error.message.contains(instead), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn what_is_made_of_a_snapshot_in_a_store_is_not_wanted_on_a_host() {
+        for (is_wanted, snapshot) in [(false, None), (false, Some("pool-a")), (true, None)] {
+            assert_eq!(on_host(is_wanted, snapshot), Ok(()));
+        }
+        let error = on_host(true, Some("pool-a")).unwrap_err();
+        assert!(error.details[0].field == "on_host" && error.details[0].message.contains("pool-a"), "{error:?}");
     }
 
     #[test]

@@ -103,6 +103,7 @@ const STEPS: &[Step] = steps![
     73 "0073" "vm_migrations",
     74 "0074" "disk_stores",
     75 "0075" "fences",
+    76 "0076" "shared_snapshots",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -15,15 +15,16 @@ use crate::shared_disk::{reaches, store};
 
 const HOSTS: &str = "/api/v1/admin/hosts";
 /// Seconds after which a host that is lost is shut out.
-const AFTER: i64 = 60;
+pub const AFTER: i64 = 60;
 
-fn fencing() -> Fencing {
+/// How a lost host is shut out.
+pub fn fencing() -> Fencing {
     let store = store("pool-a", &[]).store;
     Fencing { by: Store { user: "fence".into(), ..store }, after: AFTER }
 }
 
 /// A platform and another host that reach a store, with a VM that runs on that one: the own host has room by now.
-async fn one_on_beta(fencing: Option<Fencing>) -> (Platform, JoinedHost, String) {
+pub async fn one_on_beta(fencing: Option<Fencing>) -> (Platform, JoinedHost, String) {
     let platform = Platform::start_with(|config| {
         config.disk_stores = vec![DiskStore { fencing, ..store("pool-a", &["local"]) }].into();
     })
@@ -41,7 +42,7 @@ async fn one_on_beta(fencing: Option<Fencing>) -> (Platform, JoinedHost, String)
 }
 
 /// A host answers no more, and is lost.
-async fn lose(platform: &Platform, beta: &mut JoinedHost) {
+pub async fn lose(platform: &Platform, beta: &mut JoinedHost) {
     beta.close().await;
     let path = format!("{HOSTS}/{}", beta.id);
     platform.admin.until("trouble", async |admin| admin.get(&path).await.body["trouble"].is_string()).await;
@@ -49,7 +50,7 @@ async fn lose(platform: &Platform, beta: &mut JoinedHost) {
     is(&platform.admin, beta, "lost").await;
 }
 
-async fn runs_here(platform: &Platform, id: &str) {
+pub async fn runs_here(platform: &Platform, id: &str) {
     let own = json!(platform.app().fleet.own());
     platform.admin.until("it goes on here", async |admin| host(&admin, id).await == own).await;
     platform.admin.reaches(id, "running").await;

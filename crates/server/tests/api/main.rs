@@ -64,6 +64,7 @@ mod scale;
 mod screen;
 mod secret;
 mod shared_disk;
+mod shared_snapshot;
 mod slow;
 mod ssh_key;
 mod standing;

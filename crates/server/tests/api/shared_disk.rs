@@ -16,7 +16,7 @@ const HOSTS: &str = "/api/v1/admin/hosts";
 const KEY: &str = "AQAAAAAAAAAAABAAAAECAwQFBgcICQoLDA0ODw==";
 
 /// New disks of the region `local` lie in a store.
-fn in_store(config: &mut Config) {
+pub fn in_store(config: &mut Config) {
     config.disk_stores = vec![store("pool-a", &["local"])].into();
 }
 
@@ -54,7 +54,7 @@ pub async fn reaches(admin: &Caller, host: &str, reached: bool) -> Value {
 }
 
 /// A VM that runs, with a data disk: their ids, and the root disk's.
-async fn running(admin: &Caller, name: &str) -> (String, String, String) {
+pub async fn running(admin: &Caller, name: &str) -> (String, String, String) {
     let mut body = vm(name);
     body["data_disks"] = json!({"create_disks": [{"name": "data", "type": "filesystem", "size_gb": 10}]});
     let id = admin.create_vm(body).await;
@@ -275,16 +275,6 @@ async fn what_a_store_does_not_have_is_refused_with_what_to_do_instead() {
         (format!("/vms/{id}/suspend"), Value::Null, "Stop it instead"),
         (format!("/vms/{id}/reinstall"), json!({"image_id": "micro"}), "Create another VM"),
         (format!("/vms/{id}/rescue"), Value::Null, "Look at its console"),
-        ("/disk_snapshots".to_owned(), json!({"root_disk_id": root}), "from inside the guest"),
-        ("/disk_snapshots".to_owned(), json!({"disk_id": data}), "from inside the guest"),
-        ("/backups".to_owned(), json!({"disk_id": data}), "from inside the guest"),
-        ("/backups".to_owned(), json!({"vm_id": id}), "from inside the guest"),
-        (
-            "/backup_schedules".to_owned(),
-            json!({"name": "nightly", "vm_id": id, "every": "15m", "keep": 2}),
-            "from inside the guest",
-        ),
-        ("/images".to_owned(), json!({"from_root_disk": root, "name": "golden"}), "a VM of another region"),
         (format!("/root_disks/{root}/resize"), json!({"size_gb": 30}), "Stop the VM first"),
         (format!("/disks/{data}/resize"), json!({"size_gb": 30}), "Stop the VM first"),
     ];
@@ -292,14 +282,12 @@ async fn what_a_store_does_not_have_is_refused_with_what_to_do_instead() {
         let answer = if body.is_null() { admin.act(&path).await } else { admin.post(&path, body).await };
         is_refused(&path, &answer, instead);
     }
-    for path in [format!("/root_disks/{root}/export"), format!("/disks/{data}/export")] {
-        is_refused(&path, &admin.get(&path).await, "from inside the guest");
-    }
     assert_eq!(admin.get(&format!("/vms/{id}")).await.body["status"], "running");
 }
 
+/// Refuses what a store does not have, and says what to do instead.
 #[track_caller]
-fn is_refused(path: &str, answer: &berth_testkit::Answer, instead: &str) {
+pub fn is_refused(path: &str, answer: &berth_testkit::Answer, instead: &str) {
     answer.refused(409, "not_supported");
     let message = answer.body["message"].as_str().expect("a sentence");
     assert!(message.contains("the store pool-a") && message.contains(instead), "{path}: {message}");

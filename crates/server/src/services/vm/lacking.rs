@@ -1,4 +1,4 @@
-//! Stores that rows of disks name, and that the configuration does not have any more.
+//! Stores that rows of disks and of their snapshots name, and that the configuration does not have any more.
 
 use crate::config::DiskStores;
 use crate::db::{Db, DbError};
@@ -16,7 +16,8 @@ pub async fn lacking_stores(db: &Db, stores: &DiskStores) -> Result<Vec<String>,
 
 fn sentence(name: &str, disks: i64) -> String {
     format!(
-        "the configuration has no disk store {name}, in which {disks} of the platform's disks lie: what is asked of them waits. \
+        "the configuration has no disk store {name}, in which {disks} of the platform's disks and snapshots lie: what is asked of them \
+         waits. \
          Write its [[disk_stores]] with name = \"{name}\" again, as it was, and start the service again"
     )
 }
@@ -63,9 +64,17 @@ mod tests {
             };
             record::insert("disks", row).execute(&mut tx).await.expect("a row");
         }
+        for (number, store, deleted) in [(1, Some("pool-a"), None), (2, Some("pool-a"), Some(1_i64)), (3, None, None)] {
+            let row = columns! {
+                "id": format!("snapshot-{number}"), "org_id": "org", "project_id": "project", "name": "data", "disk_id": "disk-3",
+                "kind": "data", "type": "block", "size_gb": 10_i64, "region_id": "local", "status": "ready",
+                "store": store.map(str::to_owned), "created_at": 0_i64, "updated_at": 0_i64, "deleted_at": deleted,
+            };
+            record::insert("disk_snapshots", row).execute(&mut tx).await.expect("a row");
+        }
         tx.commit().await.expect("a commit");
         let told = lacking_stores(&db, &configured("pool-b")).await.expect("sentences");
-        assert!(told.len() == 1 && told[0].contains("pool-a, in which 2 of"), "{told:?}");
+        assert!(told.len() == 1 && told[0].contains("pool-a, in which 3 of"), "{told:?}");
         assert!(told[0].contains("name = \"pool-a\""), "{told:?}");
         assert_eq!(lacking_stores(&db, &configured("pool-a")).await.expect("none"), [] as [String; 0]);
     }

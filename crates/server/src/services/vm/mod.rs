@@ -10,6 +10,7 @@
 
 pub mod api;
 mod carrying;
+mod copies;
 mod depot;
 mod lacking;
 mod metrics;
@@ -88,6 +89,7 @@ impl Vms {
             travels: travels::Travels::default(),
             views: views::Views::default(),
             ways: ways::Ways::default(),
+            copies: copies::Copies::default(),
             estimates: Estimates::default(),
             exporting: Carrying::new("exports"),
             importing: Carrying::new("imports"),

@@ -15,6 +15,7 @@ use berth_host::vm::{Engine, Store};
 use tokio::sync::Semaphore;
 
 use super::carrying::Carrying;
+use super::copies::Copies;
 use super::depot::Depot;
 use super::slots::Slots;
 use super::travels::Travels;
@@ -48,6 +49,7 @@ pub(super) struct Inner {
     pub travels: Travels,
     pub views: views::Views,
     pub ways: Ways,
+    pub copies: Copies,
     pub estimates: Estimates,
     pub exporting: Arc<Carrying>,
     pub importing: Arc<Carrying>,
@@ -184,6 +186,11 @@ impl Vms {
 
     pub(in crate::services::vm) fn views(&self) -> &views::Views {
         &self.inner.views
+    }
+
+    /// Disks of stores that are being copied into files.
+    pub(in crate::services::vm) fn copies(&self) -> &Copies {
+        &self.inner.copies
     }
 
     /// Who exports what at present.

@@ -279,18 +279,19 @@ pub async fn things(on: impl On, id: HostId) -> Result<Things, DbError> {
     counted.bind(id).fetch_one(on).await
 }
 
-/// The stores of disks that belong to a host's regions, or whose VM is on it.
+/// The stores of disks that belong to a host's regions, or whose VM is on it, and of snapshots of such disks.
 pub async fn stores_used(on: impl On, host: &HostRow) -> Result<BTreeSet<String>, DbError> {
     let used = sql(
         "SELECT DISTINCT d.store, d.region_id, CAST(CASE WHEN m.host_id = $1 THEN 1 ELSE 0 END AS BIGINT) AS is_here \
          FROM disks d LEFT JOIN machines m ON m.owner_id = d.vm_id AND m.owner_kind = 'vm' AND m.deleted_at IS NULL \
-         WHERE d.store IS NOT NULL AND d.deleted_at IS NULL",
+         WHERE d.store IS NOT NULL AND d.deleted_at IS NULL \
+         UNION SELECT store, region_id, CAST(0 AS BIGINT) FROM disk_snapshots WHERE store IS NOT NULL AND deleted_at IS NULL",
     );
     let used = used.bind(host.id).fetch_all::<Used>(on).await?.into_iter();
     Ok(used.filter(|used| used.is_here || host.regions.contains(&used.region)).map(|used| used.store).collect())
 }
 
-/// A store, and a region that disks of it belong to.
+/// A store, and a region that disks of it belong to, or snapshots.
 struct Used {
     store: String,
     region: String,

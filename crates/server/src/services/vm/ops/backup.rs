@@ -3,7 +3,6 @@
 use berth_domain::ids::{BackupId, BackupScheduleId};
 use berth_domain::vm::backup::{CreateBackup, RestoreBackup, Target, on_create, on_restore};
 use berth_domain::vm::brought_disk::Origin;
-use berth_domain::vm::shared_disk::Refused;
 use berth_domain::vm::{BackupStatus, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
@@ -66,7 +65,6 @@ pub async fn create(
     let disks = disks(&mut tx, scope.into(), request.of).await?;
     for disk in &disks {
         on_create(disk.status, request.of.field(), disk.id)?;
-        Refused::Backup.check(disk.store.as_deref())?;
     }
     depot(vms)?;
     quota::admit(&mut tx, scope, held(&disks), now).await?;

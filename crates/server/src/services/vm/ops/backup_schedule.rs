@@ -4,7 +4,6 @@ use berth_domain::ids::BackupScheduleId;
 use berth_domain::vm::DiskStatus;
 use berth_domain::vm::backup::{Target, on_create};
 use berth_domain::vm::backup_schedule::{CreateSchedule, Every, MOST, UpdateSchedule};
-use berth_domain::vm::shared_disk::Refused;
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
 
@@ -74,9 +73,6 @@ pub async fn create(
 /// Refuses what is not there, or is about to go; a disk that is not ready yet will be when it is time.
 async fn require_target(tx: &mut Tx, scope: &Scope, of: Target) -> Result<()> {
     let disks = disks(tx, scope.into(), of).await?;
-    for disk in &disks {
-        Refused::Backup.check(disk.store.as_deref())?;
-    }
     let going = |disk: &&DiskRow| matches!(of, Target::Disk { .. }) && disk.status == DiskStatus::Deleting;
     disks.iter().find(going).map_or(Ok(()), |disk| on_create(disk.status, of.field(), disk.id))
 }

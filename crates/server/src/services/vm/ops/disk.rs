@@ -3,11 +3,11 @@
 use berth_domain::ids::DiskId;
 use berth_domain::vm::disk::Move;
 use berth_domain::vm::request::{AttachDisk, CreateDisk, MAX_DATA_DISKS, ResizeDisk};
-use berth_domain::vm::shared_disk::{Refused, on_attach};
+use berth_domain::vm::shared_disk::{Refused, on_attach, on_host};
 use berth_domain::vm::{DiskKind, DiskStatus, Extent, Status, disk};
 use berth_domain::{Code, Error, Result};
 
-use super::disk_snapshot::{check, not_copied};
+use super::disk_snapshot::{not_copied, source_of};
 use super::holder::wake_holder;
 use super::vm::{available, new_disk};
 use super::{vm_not_found, volume_not_found};
@@ -32,9 +32,12 @@ pub async fn create(vms: &Vms, scope: &Scope, request: CreateDisk, key: Idempote
     require_region(vms, &request.region_id)?;
     let wanted = &request.disk;
     let mut disk = new_disk(scope, &request.region_id, wanted.name.as_str(), wanted.kind, wanted.size_gb, now);
-    check(&mut tx, scope.into(), wanted, &request.region_id, "").await?;
-    let is_on_host = request.on_host || wanted.snapshot_id.is_some();
-    disk.store = vms.store_in(&request.region_id).filter(|_| !is_on_host).map(str::to_owned);
+    let store = match source_of(&mut tx, scope.into(), wanted, &request.region_id, "").await? {
+        Some(snapshot) => snapshot.lies_in().map(str::to_owned),
+        None => vms.store_in(&request.region_id).filter(|_| !request.on_host).map(str::to_owned),
+    };
+    on_host(request.on_host && wanted.snapshot_id.is_some(), store.as_deref())?;
+    disk.store = store;
     (disk.snapshot, disk.work_at) = (wanted.snapshot_id, Some(now));
     quota::admit(&mut tx, scope, Held { disks: 1, disk_gb: wanted.size_gb, ..Held::default() }, now).await?;
     store::disk::insert(&mut tx, &disk).await?;

@@ -3,7 +3,6 @@
 use berth_domain::ids::DiskSnapshotId;
 use berth_domain::vm::disk_snapshot::{CreateDiskSnapshot, Wanted, on_create, on_use};
 use berth_domain::vm::request::NewDisk;
-use berth_domain::vm::shared_disk::Refused;
 use berth_domain::vm::{DiskKind, DiskSnapshotStatus, DiskStatus};
 use berth_domain::{Code, Error, Result, Timestamp};
 use uuid::Uuid;
@@ -63,7 +62,6 @@ async fn disk(tx: &mut Tx, scope: &Scope, request: &CreateDiskSnapshot) -> Resul
         return Err(Error::field(field, format!("{id} is a {} disk", disk.kind)));
     }
     on_create(disk.status, field, id)?;
-    Refused::Snapshot.check(disk.store.as_deref())?;
     Ok(disk)
 }
 
@@ -82,6 +80,7 @@ pub(super) fn new(disk: &DiskRow, name: &str, now: Timestamp) -> DiskSnapshotRow
         size_gb: disk.extent.wanted_gb,
         bytes: None,
         region_id: disk.region_id.clone(),
+        store: disk.store.clone(),
         host: None,
         image_id: disk.image_id.clone(),
         login_user: disk.login_user.clone(),
@@ -129,14 +128,20 @@ pub(super) async fn source(
     Ok(snapshot)
 }
 
-/// Refuses a data disk that is to be made of a snapshot which it cannot be made of. `object` is the part of the request that
-/// describes it, with a dot behind it.
-pub(super) async fn check(tx: &mut Tx, tenant: Tenant, disk: &NewDisk, region: &str, object: &str) -> Result<()> {
-    let Some(id) = disk.snapshot_id else { return Ok(()) };
+/// The snapshot that a data disk is to be made of, if it is to be made of one, which may be. `object` is the part of the request
+/// that describes the disk, with a dot behind it.
+pub(super) async fn source_of(
+    tx: &mut Tx,
+    tenant: Tenant,
+    disk: &NewDisk,
+    region: &str,
+    object: &str,
+) -> Result<Option<DiskSnapshotRow>> {
+    let Some(id) = disk.snapshot_id else { return Ok(None) };
     let field = format!("{object}snapshot_id");
     let of = (DiskKind::Data, disk.kind);
     let wanted = Wanted { of, size_gb: disk.size_gb, region, fields: (&field, object) };
-    source(tx, tenant, id, wanted).await.map(drop)
+    source(tx, tenant, id, wanted).await.map(Some)
 }
 
 /// Records the wish to delete a snapshot. One that is being copied is given up.

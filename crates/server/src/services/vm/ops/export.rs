@@ -48,6 +48,7 @@ pub async fn snapshot(vms: &Vms, scope: &Scope, id: DiskSnapshotId) -> Result<Su
     if snapshot.status != DiskSnapshotStatus::Ready {
         return Err(not_ready(Code::SnapshotNotReady, ("snapshot", id), snapshot.status.as_str()));
     }
+    Refused::ExportSnapshot.check(snapshot.lies_in())?;
     let what = ("disk_snapshot.export", id.to_string());
     Ok(Subject { host: snapshot.host, of: ExportSource::Snapshot(id), name: snapshot.name, what })
 }

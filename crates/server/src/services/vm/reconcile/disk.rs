@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use berth_domain::ids::{DiskId, DiskSnapshotId, HostId, Owner, VmId};
+use berth_domain::ids::{DiskId, HostId, Owner, VmId};
 use berth_domain::vm::disk::{DiskStep, Move, next};
+use berth_domain::vm::disk_snapshot::Open;
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
@@ -15,6 +16,7 @@ use super::disk_travel::{self, Goal};
 use super::{StepError, fault, shared_disk};
 use crate::db::{Signal, Tx};
 use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
@@ -36,7 +38,7 @@ pub struct DiskLife {
 pub struct Seen {
     disk: DiskRow,
     is_brought: bool,
-    snapshot: Option<DiskSnapshotId>,
+    snapshot: Option<Open>,
     /// Where it is to be brought.
     to: Option<Goal>,
 }
@@ -66,7 +68,7 @@ impl Life for DiskLife {
             Vec::new()
         };
         let is_brought = store::brought_disk::find(self.vms.db(), *id).await?.is_some();
-        Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(|snapshot| snapshot.id), to }))
+        Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(DiskSnapshotRow::open), to }))
     }
 
     async fn plan(&self, Seen { disk, is_brought, snapshot, to }: &Seen) -> Result<Next<DiskStep>, StepError> {
@@ -83,6 +85,11 @@ impl Life for DiskLife {
         }
         let is_vms = disk.vm.is_some() || disk.anew;
         let step = next(disk.status, is_vms, disk.grows() && !is_vms, snapshot.is_some());
+        // A copy that is under way is looked at in its time.
+        let later = snapshot.and_then(|open| open.after).filter(|at| *at > self.vms.clock().now());
+        if step == Some(DiskStep::Snapshot) && later.is_some() {
+            return Ok(Next::Rest(later));
+        }
         Ok(step.map_or(Next::Rest(None), Next::Take))
     }
 
@@ -95,7 +102,7 @@ impl Life for DiskLife {
             DiskStep::Place => place(&self.vms, disk).await,
             DiskStep::Make => make(&self.vms, disk, None).await,
             DiskStep::Snapshot => match snapshot {
-                Some(snapshot) => copy(&self.vms, *snapshot, None).await,
+                Some(open) => copy(&self.vms, open.id, None).await,
                 None => Ok(()),
             },
             DiskStep::Travel => match to {
@@ -177,7 +184,7 @@ pub(super) async fn place(vms: &Vms, disk: &DiskRow) -> Result<(), StepError> {
         None => None,
     };
     let host = match &disk.store {
-        Some(store) => shared_disk::actor(vms, disk, store).await?.0,
+        Some(store) => shared_disk::actor_on(vms, disk, store).await?.0,
         None => snapshot.and_then(|snapshot| snapshot.host).unwrap_or_else(|| vms.host()),
     };
     let capacity = vms.engine_of(Some(host))?.capacity().await?;

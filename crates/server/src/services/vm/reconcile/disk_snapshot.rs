@@ -2,15 +2,18 @@
 //!
 //! The owner of a disk makes a snapshot of it ([`copy`]): its VM, or the disk's own worker where no VM has it. The owner
 //! writes down that it begins, and takes a place on the host; whatever a crash cuts off then is found or begun anew. What
-//! its owner does not have any more the snapshot's own worker removes.
+//! its owner does not have any more the snapshot's own worker removes. Which host that asks says [`maker`].
+
+mod maker;
 
 use berth_domain::ids::{DiskSnapshotId, Owner};
 use berth_domain::vm::DiskSnapshotStatus;
 use berth_domain::vm::disk_snapshot::{DiskSnapshotStep, look_again, next};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
-use berth_host::vm::{Aim, DiskSnapshotSpec};
+use berth_host::vm::Aim;
 
+use self::maker::{Maker, leave};
 use super::capacity::shortage_of_disk;
 use super::{StepError, fault};
 use crate::db::{Signal, Tx};
@@ -54,7 +57,7 @@ impl Life for DiskSnapshotLife {
     async fn take(&self, snapshot: &DiskSnapshotRow, step: DiskSnapshotStep) -> Result<(), StepError> {
         match step {
             DiskSnapshotStep::Remove => {
-                self.vms.engine_of(snapshot.host)?.remove_snapshot(snapshot.id, None).await?;
+                Maker::to_remove(&self.vms, snapshot).await?.remove(&self.vms, snapshot).await?;
                 fault("disk_snapshot", "remove", "done").await?;
                 record(&self.vms, snapshot.id, |snapshot, now| {
                     snapshot.status = DiskSnapshotStatus::Deleted;
@@ -98,19 +101,22 @@ impl DiskSnapshotLife {
 /// Copies a disk into a snapshot, in the machine that has it where that runs, or looks how far that is, and records it; one
 /// that is not wanted any more is given up.
 pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Result<(), StepError> {
-    let Some(snapshot) = begin(vms, id).await? else { return Ok(()) };
+    let seen = store::disk_snapshot::load(vms.db(), id).await?;
+    let Some(seen) = seen.filter(DiskSnapshotRow::is_open) else { return Ok(()) };
+    let maker = Maker::of(vms, &seen, of).await?;
+    let Some(snapshot) = begin(vms, seen, &maker).await? else { return Ok(()) };
     fault("disk", "snapshot", "begun").await?;
     if snapshot.status == DiskSnapshotStatus::Deleting {
-        return give_up(vms, &snapshot, of).await;
+        return give_up(vms, &snapshot, &maker).await;
     }
-    let copied = vms.engine_of(snapshot.host)?.snapshot_disk(&DiskSnapshotSpec { id, disk: snapshot.disk }, of).await;
+    let copied = maker.make(vms, &snapshot).await;
     fault("disk", "snapshot", "done").await?;
     let outcome = match copied {
         Ok(None) => None,
         Ok(Some(bytes)) => Some(Ok(bytes)),
         Err(error) if !error.is_final() => return Err(error.into()),
         Err(error) => {
-            vms.engine_of(snapshot.host)?.remove_snapshot(id, of).await?;
+            maker.remove(vms, &snapshot).await?;
             Some(Err(error.to_string()))
         }
     };
@@ -138,35 +144,36 @@ pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Resu
     .await
 }
 
-async fn give_up(vms: &Vms, snapshot: &DiskSnapshotRow, of: Option<Aim>) -> Result<(), StepError> {
-    vms.engine_of(snapshot.host)?.remove_snapshot(snapshot.id, of).await?;
+async fn give_up(vms: &Vms, snapshot: &DiskSnapshotRow, maker: &Maker) -> Result<(), StepError> {
+    maker.remove(vms, snapshot).await?;
     fault("disk", "snapshot", "given_up").await?;
     record(vms, snapshot.id, |snapshot, now| (snapshot.begun_at, snapshot.work_at) = (None, Some(now))).await
 }
 
-/// Writes down that something of a snapshot may be on the host from now on, where it has a place there; one that has none
-/// fails. None where nothing is to be done.
-async fn begin(vms: &Vms, id: DiskSnapshotId) -> Result<Option<DiskSnapshotRow>, StepError> {
-    let Some(seen) = store::disk_snapshot::load(vms.db(), id).await? else { return Ok(None) };
-    if seen.is_open() && seen.begun_at.is_some() {
+/// Writes down that something of a snapshot may be on the host from now on, or in the store, where it has a place there; one
+/// that has none fails. None where nothing is to be done.
+async fn begin(vms: &Vms, seen: DiskSnapshotRow, maker: &Maker) -> Result<Option<DiskSnapshotRow>, StepError> {
+    if maker.goes_on(&seen) {
         return Ok(Some(seen));
     }
-    let disk = store::disk::load(vms.db(), seen.disk).await?;
-    let host = disk.and_then(|disk| disk.host).unwrap_or_else(|| vms.host());
-    let asked = vms.engine_of(Some(host))?.capacity().await;
+    if seen.begun_at.is_some() {
+        leave(vms, &seen).await?;
+    }
+    let asked = maker.room(&seen).await;
     let now = vms.clock().now();
     let mut tx = vms.db().begin().await?;
-    let found = store::disk_snapshot::load(&mut tx, id).await?;
+    let found = store::disk_snapshot::load(&mut tx, seen.id).await?;
     let Some(before) = found.filter(DiskSnapshotRow::is_open) else { return Ok(None) };
-    if before.begun_at.is_some() {
+    if maker.goes_on(&before) {
         return Ok(Some(before));
     }
     let missing = match asked {
         // A host that will not come back copies nothing.
-        Err(error) if error.is_final() => Some(error.to_string()),
-        asked => shortage_of_disk(&mut tx, host, before.size_gb, asked?).await?,
+        Some(Err(error)) if error.is_final() => Some(error.to_string()),
+        Some(asked) => shortage_of_disk(&mut tx, maker.host, before.size_gb, asked?).await?,
+        None => None,
     };
-    let mut snapshot = DiskSnapshotRow { host: Some(host), ..before.clone() };
+    let mut snapshot = DiskSnapshotRow { host: maker.place_of(&before), begun_at: None, ..before.clone() };
     if let Some(missing) = missing {
         snapshot.status = DiskSnapshotStatus::Failed;
         snapshot.message = Some(EngineError::NoCapacity(missing).to_string());

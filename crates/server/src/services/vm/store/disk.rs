@@ -309,9 +309,11 @@ pub async fn owner(db: &Db, id: DiskId) -> Result<Option<Owner>, DbError> {
     due::owner(db, "disks", id).await
 }
 
-/// How many disks lie in each store.
+/// How many disks lie in each store, and snapshots of such.
 pub async fn count_in_stores(on: impl On) -> Result<Vec<(String, i64)>, DbError> {
-    let counted = sql("SELECT store, COUNT(*) AS disks FROM disks WHERE store IS NOT NULL AND deleted_at IS NULL \
+    let counted = sql("SELECT store, COUNT(*) AS disks FROM (\
+         SELECT store FROM disks WHERE store IS NOT NULL AND deleted_at IS NULL \
+         UNION ALL SELECT store FROM disk_snapshots WHERE store IS NOT NULL AND deleted_at IS NULL) named \
          GROUP BY store ORDER BY store");
     Ok(counted.fetch_all::<InStore>(on).await?.into_iter().map(|InStore(store, disks)| (store, disks)).collect())
 }

@@ -51,11 +51,13 @@ pub struct DiskSnapshotRow {
     pub disk_type: DiskType,
     /// How large the disk was, in GiB.
     pub size_gb: i64,
-    /// What it takes on the host, in bytes, once it is ready.
+    /// What it takes on the host, or in its store, in bytes, once it is ready.
     pub bytes: Option<i64>,
     /// Region.
     pub region_id: String,
-    /// The host that it has its place on, once it has one: that of its disk.
+    /// The store of several hosts that its disk lies in, for ever; none of one of a disk that lies on a host.
+    pub store: Option<String>,
+    /// The host that it has its place on, once it has one: that of its disk. None for good where it lies in a store.
     pub host: Option<HostId>,
     /// The image that a root disk was cloned from.
     pub image_id: Option<String>,
@@ -95,6 +97,7 @@ impl FromRow for DiskSnapshotRow {
             size_gb: row.int("size_gb")?,
             bytes: row.opt_int("bytes")?,
             region_id: row.text("region_id")?,
+            store: row.opt_text("store")?,
             host: row.opt_parsed("host_id")?,
             image_id: row.opt_text("image_id")?,
             login_user: row.opt_text("login_user")?,
@@ -115,7 +118,8 @@ fn columns(snapshot: &DiskSnapshotRow) -> Columns {
     columns! {
         "id": snapshot.id, "org_id": snapshot.org, "project_id": snapshot.project, "hidden": snapshot.hidden, "name": &snapshot.name,
         "disk_id": snapshot.disk, "kind": snapshot.kind.as_str(), "type": snapshot.disk_type.as_str(),
-        "size_gb": snapshot.size_gb, "bytes": snapshot.bytes, "region_id": &snapshot.region_id, "host_id": snapshot.host,
+        "size_gb": snapshot.size_gb, "bytes": snapshot.bytes, "region_id": &snapshot.region_id, "store": snapshot.store.clone(),
+        "host_id": snapshot.host,
         "image_id": snapshot.image_id.clone(), "login_user": snapshot.login_user.clone(),
         "project_image_id": snapshot.image,
         "status": snapshot.status.as_str(), "message": snapshot.message.clone(), "begun_at": snapshot.begun_at,
@@ -140,6 +144,11 @@ pub async fn update(tx: &mut Tx, before: &DiskSnapshotRow, after: &DiskSnapshotR
 }
 
 impl DiskSnapshotRow {
+    /// The store that it lies in itself: that of its disk, unless something else is made from it, which needs a file on a host.
+    pub fn lies_in(&self) -> Option<&str> {
+        self.store.as_deref().filter(|_| !self.hidden)
+    }
+
     /// Whether the owner of its disk has to do something about it.
     pub const fn is_open(&self) -> bool {
         is_open(self.status, self.begun_at.is_some())
@@ -267,9 +276,10 @@ pub async fn living(db: &Db, host: HostId) -> Result<Vec<DiskSnapshotId>, DbErro
     Ok(rows.into_iter().map(|r| r.0).collect())
 }
 
-/// Has those be on a service's own host that lie in its folder.
+/// Has those be on a service's own host that lie in its folder. What lies in a store is on no host.
 pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
-    home::bring(tx, TABLE, "begun_at IS NOT NULL OR status NOT IN ('pending', 'failed')", host).await
+    let has_place = "(begun_at IS NOT NULL OR status NOT IN ('pending', 'failed')) AND store IS NULL";
+    home::bring(tx, TABLE, has_place, host).await
 }
 
 /// Whether a project has any.

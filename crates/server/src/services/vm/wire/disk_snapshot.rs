@@ -29,11 +29,14 @@ pub struct DiskSnapshotView {
     disk_id: String,
     /// How large the disk was, in GiB: the least of what is made from the snapshot.
     size_gb: i64,
-    /// What it takes on the host, in bytes, once it is ready.
+    /// What it takes on the host, or in its store, in bytes, once it is ready.
     #[schema(required = true)]
     bytes: Option<i64>,
     /// Region it lies in.
     region_id: String,
+    /// The store of several hosts that it lies in, as its disk did. Null where it lies on a host.
+    #[schema(required = true)]
+    store: Option<String>,
     /// The image that a root disk volume was cloned from.
     #[schema(required = true)]
     image_id: Option<String>,
@@ -98,6 +101,7 @@ impl From<&DiskSnapshotRow> for DiskSnapshotView {
             size_gb: snapshot.size_gb,
             bytes: snapshot.bytes,
             region_id: snapshot.region_id.clone(),
+            store: snapshot.lies_in().map(str::to_owned),
             image_id: snapshot.image_id.clone(),
             status: snapshot.status.as_str(),
             message: snapshot.message.clone(),

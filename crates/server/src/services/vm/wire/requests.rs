@@ -181,7 +181,7 @@ pub struct CreateDiskBody {
     size_gb: i64,
     #[schema(min_length = 1, max_length = 255)]
     region_id: String,
-    /// It lies on a host, though new disks of its region lie in a store.
+    /// It lies on a host, though new disks of its region lie in a store. Not with a snapshot that lies in one.
     #[schema(default = false)]
     on_host: Option<bool>,
 }

@@ -27,6 +27,7 @@ use crate::db::{Signal, Tx, event};
 use crate::http::auth::Scope;
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::vm::store::disk::DiskRow;
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
 use crate::services::vm::store::image::ImageRow;
 use crate::services::vm::store::vm::VmRow;
 use crate::services::vm::store::{self, Tenant};
@@ -88,8 +89,14 @@ struct Resolved {
 async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: Timestamp) -> Result<Resolved> {
     let (vcpu, memory_mb) = check_catalog(vms, request)?;
     let tenant = Tenant::from(scope);
+    // Where each snapshot lies that one of its disks is to be made of, the root disk's first.
+    let mut sources = Vec::new();
     let (image, root) = match &request.root_disk {
-        RootDisk::Create { size_gb, of, .. } => (origin(tx, tenant, (of, *size_gb), &request.region_id).await?, None),
+        RootDisk::Create { size_gb, of, .. } => {
+            let (origin, snapshot) = origin(tx, tenant, (of, *size_gb), &request.region_id).await?;
+            sources.extend(snapshot);
+            (origin, None)
+        }
         RootDisk::Attach(id) => {
             let field = "root_disk.attach_disk_request.disk_id";
             let disk = reference(tx, tenant, *id, DiskKind::Root, &request.region_id, field).await?;
@@ -103,7 +110,7 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     }
     for (number, disk) in request.create_disks.iter().enumerate() {
         let object = format!("data_disks.create_disks[{number}].");
-        disk_snapshot::check(tx, tenant, disk, &request.region_id, &object).await?;
+        sources.extend(disk_snapshot::source_of(tx, tenant, disk, &request.region_id, &object).await?);
     }
     let networks = membership::references(tx, tenant, &request.network_ids).await?;
     let ssh_keys = chosen_key::with_chosen(tx, scope, &request.ssh_keys, &request.ssh_key_ids).await?;
@@ -111,7 +118,7 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
         available(disk)?;
         disk_snapshot::not_copied(tx, disk).await?;
     }
-    let store = store_of(vms, request, root.as_ref(), &attached)?;
+    let store = store_of(vms, &request.region_id, (root.as_ref(), &attached), &sources)?;
     let count = usize::try_from(request.count.unwrap_or(1)).map_err(Error::internal)?;
     let places = membership::of_several(tx, &networks, count).await?;
     quota::admit(tx, scope, wanted(request, vcpu, memory_mb), now).await?;
@@ -122,18 +129,24 @@ async fn check(vms: &Vms, tx: &mut Tx, scope: &Scope, request: &CreateVm, now: T
     Ok(Resolved { vcpu, memory_mb, image, root, attached, places, ssh_keys, shared_address, store })
 }
 
-/// The store that all disks of a VM lie in: that of its root disk where that is there, or else that of its region. What is made
-/// of a snapshot lies on a host, and with it all that is new.
-fn store_of(vms: &Vms, request: &CreateVm, root: Option<&DiskRow>, attached: &[DiskRow]) -> Result<Option<String>> {
-    let is_data_copied = request.create_disks.iter().any(|disk| disk.snapshot_id.is_some());
-    let is_root_copied = matches!(&request.root_disk, RootDisk::Create { of: RootSource::Snapshot(_), .. });
-    let of_region =
-        || vms.store_in(&request.region_id).filter(|_| !is_root_copied && !is_data_copied).map(str::to_owned);
-    let store = root.map_or_else(of_region, |root| root.store.clone());
-    for lies_in in attached.iter().map(|disk| disk.store.as_deref()).chain(is_data_copied.then_some(None)) {
-        on_attach(lies_in, store.as_deref())?;
+/// The store that all disks of a VM lie in: that of its root disk where that is there, or else that of the first snapshot that one is
+/// made of, and that of its region where none is. What is made of a snapshot lies where that does.
+fn store_of(
+    vms: &Vms,
+    region: &str,
+    (root, attached): (Option<&DiskRow>, &[DiskRow]),
+    sources: &[DiskSnapshotRow],
+) -> Result<Option<String>> {
+    let store = match (root, sources.first()) {
+        (Some(root), _) => root.store.as_deref(),
+        (None, Some(snapshot)) => snapshot.lies_in(),
+        (None, None) => vms.store_in(region),
+    };
+    let copied = sources.iter().map(DiskSnapshotRow::lies_in);
+    for lies_in in attached.iter().map(|disk| disk.store.as_deref()).chain(copied) {
+        on_attach(lies_in, store)?;
     }
-    Ok(store)
+    Ok(store.map(str::to_owned))
 }
 
 /// The image that a root disk was or will be cloned from. A volume keeps what it needs of it, so that it can be used
@@ -151,8 +164,13 @@ impl Origin {
     }
 }
 
-/// Where a new root disk of a size comes from: the image, or that of the disk that the snapshot is of.
-async fn origin(tx: &mut Tx, tenant: Tenant, (of, size_gb): (&RootSource, i64), region: &str) -> Result<Origin> {
+/// Where a new root disk of a size comes from: the image, or that of the disk that the snapshot is of, and that snapshot.
+async fn origin(
+    tx: &mut Tx,
+    tenant: Tenant,
+    (of, size_gb): (&RootSource, i64),
+    region: &str,
+) -> Result<(Origin, Option<DiskSnapshotRow>)> {
     let object = "root_disk.create_disk_request.";
     match of {
         RootSource::Image(id) => {
@@ -161,13 +179,13 @@ async fn origin(tx: &mut Tx, tenant: Tenant, (of, size_gb): (&RootSource, i64), 
                 let rule = format!("must be at least {}, the size of the image", whole_gib(image.virtual_size));
                 return Err(Error::field(format!("{object}size_gb"), rule));
             }
-            Ok(Origin { id: image.id, login_user: image.login_user })
+            Ok((Origin { id: image.id, login_user: image.login_user }, None))
         }
         RootSource::Snapshot(id) => {
             let of = (DiskKind::Root, DiskType::Block);
             let wanted = Wanted { of, size_gb, region, fields: ("snapshot_id", object) };
             let snapshot = disk_snapshot::source(tx, tenant, *id, wanted).await?;
-            Origin::of(snapshot.image_id, snapshot.login_user)
+            Ok((Origin::of(snapshot.image_id.clone(), snapshot.login_user.clone())?, Some(snapshot)))
         }
     }
 }

@@ -1,0 +1,141 @@
+//! Who makes a snapshot, and gives it up or removes it.
+//!
+//! A snapshot of a disk on a host is that host's. A disk in a store is snapshotted by the host of the VM that has it, whose guest
+//! stands still for that moment, or for none by any host that is there. What stays in the store has nothing on that host, so
+//! that each try may be another one's. A hidden copy is a file of the host that made it: one that was begun on a host that is
+//! lost, or that the VM has left, begins anew on the next.
+
+use std::sync::Arc;
+
+use berth_domain::host::State;
+use berth_domain::ids::HostId;
+use berth_domain::vm::DiskSnapshotStatus;
+use berth_host::EngineError;
+use berth_host::vm::{Aim, Capacity, DiskSnapshotSpec, Engine, Store};
+
+use crate::db::DbError;
+use crate::services::placement::state_of;
+use crate::services::vm::reconcile::{StepError, shared_disk};
+use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
+use crate::services::vm::{Vms, store};
+
+/// A host, and how it is asked about a snapshot.
+pub(super) struct Maker {
+    /// Which host.
+    pub(super) host: HostId,
+    engine: Arc<dyn Engine>,
+    /// The machine that has the disk, if it is there.
+    of: Option<Aim>,
+    /// The store that the disk lies in.
+    store: Option<Store>,
+}
+
+impl Maker {
+    /// Who makes a snapshot at this moment, or gives it up, of a disk that this machine has, or none.
+    pub(super) async fn of(vms: &Vms, snapshot: &DiskSnapshotRow, of: Option<Aim>) -> Result<Self, StepError> {
+        let disk = store::disk::load(vms.db(), snapshot.disk).await?;
+        let begun = snapshot.host.filter(|_| snapshot.begun_at.is_some());
+        let near = disk.as_ref().and_then(|disk| disk.host);
+        let Some(name) = &snapshot.store else {
+            let host = begun.or(near).unwrap_or_else(|| vms.host());
+            return Ok(Self { host, engine: vms.engine_of(Some(host))?, of, store: None });
+        };
+        let store = Some(vms.store(name)?.clone());
+        let vm = match disk.and_then(|disk| disk.vm) {
+            Some(vm) => store::vm::peek(vms.db(), vm).await?,
+            None => None,
+        };
+        if let Some(host) = vm.and_then(|vm| vm.machine.host) {
+            return Ok(Self { host, engine: vms.engine_of(Some(host))?, of, store });
+        }
+        let begun = match begun {
+            Some(host) if is_there(vms, host).await? => Some(host),
+            _ => None,
+        };
+        let (host, engine) = match begun {
+            Some(host) => (host, vms.engine_of(Some(host))?),
+            None => shared_disk::actor(vms, (&snapshot.region_id, near), name).await?,
+        };
+        Ok(Self { host, engine, of: None, store })
+    }
+
+    /// Who removes a snapshot that nothing makes: the host that has a file of it, or any that reaches its store.
+    pub(super) async fn to_remove(vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<Self, StepError> {
+        let Some(name) = &snapshot.store else {
+            let host = snapshot.host.unwrap_or_else(|| vms.host());
+            return Ok(Self { host, engine: vms.engine_of(Some(host))?, of: None, store: None });
+        };
+        let store = Some(vms.store(name)?.clone());
+        if let Some(host) = snapshot.host
+            && state_of(vms.db(), host).await?.is_some()
+        {
+            return Ok(Self { host, engine: vms.engine_of(Some(host))?, of: None, store });
+        }
+        // What a host had that was removed is gone with it.
+        let (host, engine) = shared_disk::actor(vms, (&snapshot.region_id, None), name).await?;
+        Ok(Self { host, engine, of: None, store })
+    }
+
+    /// Whether a snapshot that was begun is given up, or goes on with this host.
+    pub(super) fn goes_on(&self, snapshot: &DiskSnapshotRow) -> bool {
+        let is_here = snapshot.host == self.place_of(snapshot);
+        snapshot.begun_at.is_some() && (is_here || snapshot.status == DiskSnapshotStatus::Deleting)
+    }
+
+    /// The host that a snapshot has its place on: none where it lies in a store.
+    pub(super) fn place_of(&self, snapshot: &DiskSnapshotRow) -> Option<HostId> {
+        snapshot.lies_in().is_none().then_some(self.host)
+    }
+
+    /// What the host has at this moment for a snapshot; none where that takes nothing of it.
+    pub(super) async fn room(&self, snapshot: &DiskSnapshotRow) -> Option<Result<Capacity, EngineError>> {
+        match snapshot.lies_in() {
+            Some(_) => None,
+            None => Some(self.engine.capacity().await),
+        }
+    }
+
+    /// Makes a snapshot, or looks how far that is: the bytes that it takes once it is whole.
+    pub(super) async fn make(&self, vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<Option<u64>, EngineError> {
+        let (spec, of) = (spec(snapshot), self.of);
+        let Some(store) = &self.store else { return self.engine.snapshot_disk(&spec, of).await };
+        if !snapshot.hidden {
+            return self.engine.snapshot_shared_disk(&spec, of, store).await.map(Some);
+        }
+        let (engine, store) = (self.engine.clone(), store.clone());
+        let copy = || async move { engine.copy_shared_disk(&spec, of, &store).await };
+        vms.copies().look((snapshot.id, self.host), copy).transpose()
+    }
+
+    /// Removes a snapshot, and whatever is half made of it.
+    pub(super) async fn remove(&self, vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<(), EngineError> {
+        vms.copies().end(snapshot.id);
+        match &self.store {
+            Some(store) => self.engine.remove_shared_snapshot(&spec(snapshot), store).await,
+            None => self.engine.remove_snapshot(snapshot.id, self.of).await,
+        }
+    }
+}
+
+/// Has the host go without what is half made there of a copy that begins anew on another. Where it does not, the next search of
+/// it finds that.
+pub(super) async fn leave(vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<(), StepError> {
+    vms.copies().end(snapshot.id);
+    let (Some(host), Some(name)) = (snapshot.host, &snapshot.store) else { return Ok(()) };
+    if is_there(vms, host).await? {
+        let removed = vms.engine_of(Some(host))?.remove_shared_snapshot(&spec(snapshot), vms.store(name)?).await;
+        if let Err(error) = removed {
+            tracing::warn!(snapshot = %snapshot.id, %host, %error, "a host keeps what is half made of a snapshot");
+        }
+    }
+    Ok(())
+}
+
+fn spec(snapshot: &DiskSnapshotRow) -> DiskSnapshotSpec {
+    DiskSnapshotSpec { id: snapshot.id, disk: snapshot.disk }
+}
+
+/// Whether a host is the platform's still, and not lost.
+async fn is_there(vms: &Vms, host: HostId) -> Result<bool, DbError> {
+    Ok(!matches!(state_of(vms.db(), host).await?, None | Some(State::Lost)))
+}

@@ -1,0 +1,464 @@
+//! Snapshots of disks that lie in a store, and what is made of them: disks and VMs there, backups and images by copies on a host.
+
+use berth_host::EngineError;
+use berth_server::config::DiskStores;
+use berth_server::db::sql;
+use berth_testkit::{Caller, Platform, vm};
+use serde_json::{Value, json};
+
+use crate::backup::{self, gone, settled};
+use crate::drain::{MEMORY_MB, verb};
+use crate::fence::{AFTER, fencing, lose, one_on_beta, runs_here};
+use crate::fleet::{disk, host, join, leave, ready};
+use crate::project_image;
+use crate::shared_disk::{in_store, is_refused, reaches, running, store};
+
+const HOSTS: &str = "/api/v1/admin/hosts";
+
+/// A platform that keeps backups, and whose host reaches a store.
+async fn platform() -> Platform {
+    let platform = Platform::start_with(|config| {
+        config.backups.folder = config.data_dir.join("backups");
+        config.identity.access_token_seconds = 30 * 86_400;
+        in_store(config);
+    })
+    .await;
+    reaches(&platform.admin, &own(&platform), true).await;
+    platform
+}
+
+fn own(platform: &Platform) -> String {
+    platform.app().fleet.own().to_string()
+}
+
+/// A snapshot that is asked for.
+async fn asked(admin: &Caller, body: Value) -> String {
+    let answer = admin.post("/disk_snapshots", body).await;
+    assert_eq!((answer.status, &answer.body["store"]), (201, &json!("pool-a")), "{answer:?}");
+    answer.id()
+}
+
+/// A snapshot that is ready.
+async fn made(admin: &Caller, body: Value) -> String {
+    let id = asked(admin, body).await;
+    ready(admin, &format!("/disk_snapshots/{id}")).await;
+    id
+}
+
+async fn delete(admin: &Caller, snapshot: &str) {
+    let path = format!("/disk_snapshots/{snapshot}");
+    assert_eq!(admin.delete(&path).await.status, 202);
+    gone(admin, &path).await;
+}
+
+/// A data disk that is to be made of a snapshot.
+fn data_of(snapshot: &str) -> Value {
+    json!({"name": "copy", "type": "filesystem", "size_gb": 12, "snapshot_id": snapshot})
+}
+
+/// A VM whose root disk is to be made of a snapshot, with another one that is empty.
+fn vm_of(snapshot: &str) -> Value {
+    let mut body = vm("again");
+    body["root_disk"]["create_disk_request"].as_object_mut().expect("a disk").remove("image_id");
+    body["snapshot_id"] = json!(snapshot);
+    body["data_disks"] = json!({"create_disks": [{"name": "empty", "type": "block", "size_gb": 10}]});
+    body
+}
+
+/// Where the two disks of a VM lie.
+fn stores(vm: &Value) -> (&Value, &Value) {
+    (&vm["root_disk"]["store"], &vm["data_disks"][0]["store"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_stays_in_the_store_and_takes_nothing_of_a_host() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    platform.engine.set_capacity(|capacity| (capacity.disk_gb, capacity.disk_free) = (0, false));
+    let (id, root, data) = running(admin, "web").await;
+    let loose = disk(admin, "loose").await;
+    let mut all = Vec::new();
+    for body in [json!({"root_disk_id": root}), json!({"disk_id": data}), json!({"disk_id": loose})] {
+        all.push(made(admin, body).await);
+    }
+    verb(admin, &id, "stop", "stopped").await;
+    all.push(made(admin, json!({"root_disk_id": root})).await);
+    let shown = admin.get(&format!("/disk_snapshots/{}", all[0])).await.body;
+    assert_eq!((&shown["store"], &shown["bytes"], &shown["size_gb"]), (&json!("pool-a"), &json!(1 << 20), &json!(20)));
+    assert_eq!((platform.engine.shared_snapshots(), platform.engine.snapshots()), (4, (0, 0)));
+    let shown = admin.get(&format!("{HOSTS}/{}", own(&platform))).await.body;
+    assert_eq!(shown["holds"]["disks"], 0);
+    let quota = admin.get("/quota").await.body;
+    assert_eq!((&quota["disks"]["used"], &quota["disk_gb"]["used"]), (&json!(7), &json!(40 + 60)));
+    // They outlive their disks.
+    assert_eq!(admin.delete(&format!("/disks/{loose}")).await.status, 204);
+    gone(admin, &format!("/disks/{loose}")).await;
+    assert_eq!(platform.engine.shared_snapshots(), 4);
+    for snapshot in &all {
+        delete(admin, snapshot).await;
+    }
+    assert_eq!(platform.engine.shared_snapshots(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_made_of_a_snapshot_lies_where_that_does() {
+    let mut platform = backup::platform().await;
+    let admin = platform.admin.clone();
+    let there = disk(&admin, "there").await;
+    let local = admin.post("/disk_snapshots", json!({"disk_id": there})).await;
+    assert_eq!(local.body["store"], Value::Null);
+    let local = local.id();
+    ready(&admin, &format!("/disk_snapshots/{local}")).await;
+    in_store(&mut platform.config);
+    platform = platform.restart().await;
+    let admin = platform.admin.clone();
+    reaches(&admin, &own(&platform), true).await;
+    let (_, root, data) = running(&admin, "web").await;
+    let (of_root, of_data) =
+        (made(&admin, json!({"root_disk_id": root})).await, made(&admin, json!({"disk_id": data})).await);
+    // New disks of the region lie on hosts from now on.
+    platform.config.disk_stores = vec![store("pool-a", &[])].into();
+    platform = platform.restart().await;
+    let admin = &platform.admin;
+    reaches(admin, &own(&platform), true).await;
+    let mut body = data_of(&of_data);
+    body["region_id"] = json!("local");
+    let copied = admin.post("/disks", body.clone()).await;
+    assert_eq!((copied.status, &copied.body["store"]), (201, &json!("pool-a")), "{copied:?}");
+    ready(admin, &format!("/disks/{}", copied.id())).await;
+    assert_eq!(platform.engine.shared_disk_gb(&copied.id()), Some(12));
+    body["on_host"] = json!(true);
+    let refused = admin.post("/disks", body).await;
+    refused.refused(400, "invalid_request");
+    assert!(refused.names("on_host"), "{refused:?}");
+    let body = json!({"name": "more", "type": "block", "size_gb": 10, "region_id": "local", "snapshot_id": local, "on_host": true});
+    let more = admin.post("/disks", body).await;
+    assert_eq!((more.status, &more.body["store"]), (201, &Value::Null), "{more:?}");
+    // All disks of a VM lie where the first lies that is made of one.
+    let mut of_image = vm("data");
+    of_image["data_disks"] = json!({"create_disks": [data_of(&of_data)]});
+    for body in [vm_of(&of_root), of_image] {
+        let made = admin.create_vm(body).await;
+        let shown = admin.reaches(&made, "running").await;
+        assert_eq!(stores(&shown), (&json!("pool-a"), &json!("pool-a")), "{shown}");
+    }
+    let mut mixed = vm_of(&of_root);
+    mixed["data_disks"] =
+        json!({"create_disks": [{"name": "copy", "type": "block", "size_gb": 10, "snapshot_id": local}]});
+    is_refused("/vms", &admin.post("/vms", mixed).await, "made of a snapshot that lies there");
+    let mut mixed = vm_of(&of_root);
+    mixed["data_disks"] = json!({"attached_disks": [{"disk_id": there}]});
+    is_refused("/vms", &admin.post("/vms", mixed).await, "one place");
+    // What was made of them stays when they go.
+    for snapshot in [&of_root, &of_data] {
+        delete(admin, snapshot).await;
+    }
+    assert_eq!(admin.get(&format!("/disks/{}", copied.id())).await.body["status"], "ready");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_of_a_snapshot_is_put_onto_any_host_that_reaches_its_store() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    let (id, root, _) = running(admin, "web").await;
+    let snapshot = made(admin, json!({"root_disk_id": root})).await;
+    assert_eq!(host(admin, &id).await, json!(own(&platform)));
+    leave(&platform.engine, 0);
+    let beta = join(&platform, "beta").await;
+    beta.engine.share_stores(&platform.engine);
+    reaches(admin, &beta.id, true).await;
+    let again = admin.create_vm(vm_of(&snapshot)).await;
+    let shown = admin.reaches(&again, "running").await;
+    assert_eq!((&shown["host_id"], stores(&shown)), (&json!(beta.id), (&json!("pool-a"), &json!("pool-a"))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backups_and_images_are_made_of_copies_on_the_host_that_copies() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    leave(&platform.engine, 0);
+    let beta = join(&platform, "beta").await;
+    beta.engine.share_stores(&platform.engine);
+    reaches(admin, &beta.id, true).await;
+    let (id, root, _) = running(admin, "web").await;
+    let made = admin.post("/backups", json!({"vm_id": id})).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    for backup in made.body["data"].as_array().expect("backups") {
+        settled(admin, &format!("/backups/{}", backup["id"].as_str().expect("an id")), "ready").await;
+    }
+    assert_eq!((beta.engine.exports(), platform.engine.exports()), (2, 0));
+    // Of a disk that no VM has another host may copy.
+    let loose = disk(admin, "loose").await;
+    let backup = backup::ready(admin, json!({"disk_id": loose})).await;
+    let image = project_image::asked(admin, &root).await;
+    project_image::reaches(admin, &image, "ready").await;
+    for engine in [&platform.engine, &beta.engine] {
+        admin.until("the copies' end", async |_| engine.snapshots() == (0, 0)).await;
+    }
+    assert_eq!(platform.engine.shared_snapshots(), 0);
+    let schedule = json!({"name": "nightly", "vm_id": id, "every": "15m", "keep": 2});
+    assert_eq!(admin.post("/backup_schedules", schedule).await.status, 201);
+    // What is restored lies on a host.
+    let path = format!("/backups/{}/restore", backup["id"].as_str().expect("an id"));
+    let restored = admin.post(&path, json!({})).await;
+    assert_eq!(restored.status, 201, "{restored:?}");
+    let restored = settled(admin, &format!("/disks/{}", restored.id()), "ready").await;
+    assert_eq!(restored["store"], Value::Null);
+    leave(&platform.engine, MEMORY_MB);
+    leave(&beta.engine, MEMORY_MB);
+    let mut body = vm("golden");
+    body["root_disk"]["create_disk_request"]["image_id"] = json!(image);
+    let golden = admin.create_vm(body).await;
+    assert_eq!(admin.reaches(&golden, "running").await["root_disk"]["store"], "pool-a");
+    assert_eq!(host(admin, &golden).await, json!(beta.id), "the image lies there");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_takes_room_of_the_host_that_copies() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    let loose = disk(admin, "loose").await;
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 9);
+    let failed = admin.post("/backups", json!({"disk_id": loose})).await.id();
+    let failed = settled(admin, &format!("/backups/{failed}"), "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|text| text.starts_with("insufficient_capacity:")), "{failed}");
+    platform.engine.set_capacity(|capacity| capacity.disk_gb = 10);
+    backup::ready(admin, json!({"disk_id": loose})).await;
+    admin.until("the copy's end", async |_| platform.engine.snapshots() == (0, 0)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_file_is_made_of_what_lies_in_a_store() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    let (_, root, data) = running(admin, "web").await;
+    let (of_root, of_data) =
+        (made(admin, json!({"root_disk_id": root})).await, made(admin, json!({"disk_id": data})).await);
+    for path in [format!("/root_disks/{root}/export"), format!("/disks/{data}/export")] {
+        is_refused(&path, &admin.get(&path).await, "Make a backup of it, restore that, and export");
+    }
+    for snapshot in [of_root, of_data] {
+        let path = format!("/disk_snapshots/{snapshot}/export");
+        is_refused(&path, &admin.get(&path).await, "Make a disk or a VM of it, and a backup of that");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_under_way_is_given_up() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    let (id, root, _) = running(admin, "web").await;
+    let loose = disk(admin, "loose").await;
+    for body in [json!({"root_disk_id": root}), json!({"disk_id": loose})] {
+        platform.engine.hold("snapshot_shared_disk");
+        let snapshot = asked(admin, body).await;
+        admin.until("it is made", async |_| platform.engine.waiting() > 0).await;
+        assert_eq!(admin.delete(&format!("/disk_snapshots/{snapshot}")).await.status, 202);
+        platform.engine.let_go();
+        gone(admin, &format!("/disk_snapshots/{snapshot}")).await;
+    }
+    // A copy, which may take hours, ends at once.
+    for body in [json!({"root_disk_id": root}), json!({"disk_id": loose})] {
+        platform.engine.hold("copy_shared_disk");
+        let copied = admin.post("/backups", body).await.id();
+        admin.until("it is copied", async |_| platform.engine.waiting() > 0).await;
+        assert_eq!(admin.delete(&format!("/backups/{copied}")).await.status, 202);
+        gone(admin, &format!("/backups/{copied}")).await;
+        admin.until("it is dropped", async |_| platform.engine.waiting() == 0).await;
+        platform.engine.let_go();
+    }
+    // Nor does it keep a VM from what else is wished of it, but for what has to do with the disk.
+    platform.engine.hold("copy_shared_disk");
+    let copied = admin.post("/backups", json!({"disk_id": loose})).await.id();
+    admin.until("it is copied", async |_| platform.engine.waiting() > 0).await;
+    admin.post(&format!("/disks/{loose}/attach"), json!({"vm_id": id})).await.refused(409, "disk_in_use");
+    platform.engine.let_go();
+    settled(admin, &format!("/backups/{copied}"), "ready").await;
+    platform.engine.hold("copy_shared_disk");
+    let copied = admin.post("/backups", json!({"root_disk_id": root})).await.id();
+    admin.until("it is copied", async |_| platform.engine.waiting() > 0).await;
+    verb(admin, &id, "stop", "stopped").await;
+    platform.engine.let_go();
+    settled(admin, &format!("/backups/{copied}"), "ready").await;
+    admin.until("the copy's end", async |_| platform.engine.snapshots() == (0, 0)).await;
+    assert_eq!(platform.engine.shared_snapshots(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_dies_half_way_goes_on() {
+    let mut platform = platform().await;
+    let engine = platform.engine.clone();
+    let admin = platform.admin.clone();
+    let (_, root, _) = running(&admin, "web").await;
+    let loose = disk(&admin, "loose").await;
+    let mut all = Vec::new();
+    for body in [json!({"root_disk_id": root}), json!({"disk_id": loose})] {
+        engine.hold("snapshot_shared_disk");
+        let snapshot = asked(&platform.admin, body.clone()).await;
+        platform.admin.until("it is made", async |_| engine.waiting() > 0).await;
+        platform = platform.crash_and_restart().await;
+        engine.let_go();
+        ready(&platform.admin, &format!("/disk_snapshots/{snapshot}")).await;
+        all.push(snapshot);
+        engine.hold("copy_shared_disk");
+        let backup = platform.admin.post("/backups", body).await.id();
+        platform.admin.until("it is copied", async |_| engine.waiting() > 0).await;
+        platform = platform.crash_and_restart().await;
+        engine.let_go();
+        settled(&platform.admin, &format!("/backups/{backup}"), "ready").await;
+        platform.admin.until("the copy's end", async |_| engine.snapshots() == (0, 0)).await;
+    }
+    assert_eq!(engine.shared_snapshots(), 2);
+    engine.hold("restore_shared_disk");
+    let again = platform.admin.create_vm(vm_of(&all[0])).await;
+    platform.admin.until("its disk is made", async |_| engine.waiting() > 0).await;
+    platform = platform.crash_and_restart().await;
+    engine.let_go();
+    platform.admin.reaches(&again, "running").await;
+    for snapshot in all {
+        engine.hold("remove_shared_snapshot");
+        let path = format!("/disk_snapshots/{snapshot}");
+        assert_eq!(platform.admin.delete(&path).await.status, 202);
+        platform.admin.until("it is removed", async |_| engine.waiting() > 0).await;
+        platform = platform.crash_and_restart().await;
+        engine.let_go();
+        gone(&platform.admin, &path).await;
+    }
+    assert_eq!(engine.shared_snapshots(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_told_and_leaves_nothing() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    let loose = disk(admin, "loose").await;
+    let broken = || EngineError::Permanent("the pool is full".into());
+    platform.engine.refuse("snapshot_shared_disk", broken());
+    let snapshot = asked(admin, json!({"disk_id": loose})).await;
+    let failed = settled(admin, &format!("/disk_snapshots/{snapshot}"), "failed").await;
+    assert_eq!(failed["message"], "the pool is full");
+    delete(admin, &snapshot).await;
+    platform.engine.allow("snapshot_shared_disk");
+    platform.engine.refuse("copy_shared_disk", broken());
+    let backup = admin.post("/backups", json!({"disk_id": loose})).await.id();
+    assert_eq!(settled(admin, &format!("/backups/{backup}"), "failed").await["message"], "the pool is full");
+    platform.engine.allow("copy_shared_disk");
+    backup::ready(admin, json!({"disk_id": loose})).await;
+    let snapshot = made(admin, json!({"disk_id": loose})).await;
+    platform.engine.refuse("restore_shared_disk", broken());
+    let mut body = json!({"name": "copy", "type": "block", "size_gb": 10, "snapshot_id": snapshot});
+    body["region_id"] = json!("local");
+    let copied = admin.post("/disks", body).await.id();
+    assert_eq!(settled(admin, &format!("/disks/{copied}"), "failed").await["message"], "the pool is full");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_lies_in_a_store_that_is_not_configured_waits() {
+    let mut platform = platform().await;
+    let loose = disk(&platform.admin, "loose").await;
+    let snapshot = made(&platform.admin, json!({"disk_id": loose})).await;
+    assert_eq!(platform.admin.delete(&format!("/disks/{loose}")).await.status, 204);
+    gone(&platform.admin, &format!("/disks/{loose}")).await;
+    // A store that takes no new disks is that of the regions of snapshots that it has.
+    platform.config.disk_stores = vec![store("pool-a", &[])].into();
+    platform = platform.restart().await;
+    reaches(&platform.admin, &own(&platform), true).await;
+    platform.config.disk_stores = DiskStores::default();
+    platform = platform.restart().await;
+    let path = format!("/disk_snapshots/{snapshot}");
+    assert_eq!(platform.admin.get(&path).await.body["status"], "ready");
+    assert_eq!(platform.admin.delete(&path).await.status, 202);
+    assert_eq!(platform.admin.get(&path).await.body["status"], "deleting");
+    in_store(&mut platform.config);
+    platform = platform.restart().await;
+    platform.advance(30);
+    gone(&platform.admin, &path).await;
+    assert_eq!(platform.engine.shared_snapshots(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_begun_on_a_host_that_is_lost_begins_anew_on_the_next() {
+    let (platform, mut beta, id) = one_on_beta(Some(fencing())).await;
+    let admin = &platform.admin;
+    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    beta.engine.hold("copy_shared_disk");
+    let image = project_image::asked(admin, &root).await;
+    admin.until("it is copied", async |_| beta.engine.waiting() > 0).await;
+    lose(&platform, &mut beta).await;
+    // Until the VM is elsewhere all that is asked of its disk waits.
+    let snapshot = asked(admin, json!({"root_disk_id": root})).await;
+    assert_eq!(admin.get(&format!("/disk_snapshots/{snapshot}")).await.body["status"], "pending");
+    assert_eq!((platform.engine.snapshots(), platform.engine.shared_snapshots()), ((0, 0), 0));
+    platform.advance(AFTER);
+    runs_here(&platform, &id).await;
+    project_image::reaches(admin, &image, "ready").await;
+    ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
+    assert_eq!((platform.engine.shared_snapshots(), beta.engine.snapshots()), (1, (0, 0)));
+    admin.until("the copy's end", async |_| platform.engine.snapshots() == (0, 0)).await;
+    beta.engine.let_go();
+    assert_eq!(platform.engine.violations(), [] as [String; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_no_host_has_is_copied_by_any_that_is_there() {
+    let (platform, mut beta, off) = one_on_beta(Some(fencing())).await;
+    let admin = &platform.admin;
+    let root = admin.get(&format!("/vms/{off}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    verb(admin, &off, "stop", "stopped").await;
+    let loose = disk(admin, "loose").await;
+    lose(&platform, &mut beta).await;
+    // A disk of no VM waits for nobody.
+    made(admin, json!({"disk_id": loose})).await;
+    let waits = asked(admin, json!({"root_disk_id": root})).await;
+    assert_eq!(admin.get(&format!("/disk_snapshots/{waits}")).await.body["status"], "pending");
+    platform.advance(AFTER);
+    // Its VM has let go of the host, and is on none.
+    platform.advance(30);
+    ready(admin, &format!("/disk_snapshots/{waits}")).await;
+    let image = project_image::asked(admin, &root).await;
+    project_image::reaches(admin, &image, "ready").await;
+    assert_eq!(admin.get(&format!("/vms/{off}")).await.body["status"], "stopped");
+    delete(admin, &waits).await;
+    assert_eq!((platform.engine.shared_snapshots(), beta.engine.snapshots()), (1, (0, 0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_a_lost_host_was_making_of_a_disk_of_no_vm_begins_anew_on_another() {
+    let (platform, mut beta, id) = one_on_beta(None).await;
+    let admin = &platform.admin;
+    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    assert_eq!(admin.delete(&format!("/vms/{id}")).await.status, 202);
+    admin.gone(&id).await;
+    beta.engine.hold("copy_shared_disk");
+    let image = project_image::asked(admin, &root).await;
+    admin.until("it is copied", async |_| beta.engine.waiting() > 0).await;
+    lose(&platform, &mut beta).await;
+    platform.advance(30);
+    project_image::reaches(admin, &image, "ready").await;
+    admin.until("the copy's end", async |_| platform.engine.snapshots() == (0, 0)).await;
+    beta.engine.let_go();
+    assert_eq!(beta.engine.snapshots(), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_a_host_that_was_removed_goes_with_it() {
+    let (platform, mut beta, id) = one_on_beta(None).await;
+    let admin = &platform.admin;
+    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    beta.engine.hold("make_image");
+    let image = project_image::asked(admin, &root).await;
+    admin.until("it is copied", async |_| beta.engine.waiting() > 0).await;
+    lose(&platform, &mut beta).await;
+    beta.engine.restart_host();
+    assert_eq!(admin.delete(&format!("{HOSTS}/{}?lost=true", beta.id)).await.status, 204);
+    runs_here(&platform, &id).await;
+    project_image::reaches(admin, &image, "failed").await;
+    beta.engine.let_go();
+    // Nothing waits for that host.
+    let copies = async |_| {
+        let text = "SELECT COUNT(*) FROM disk_snapshots WHERE deleted_at IS NULL";
+        let left: i64 = sql(text).fetch_one(&platform.app().db).await.expect("a number");
+        left == 0
+    };
+    admin.until("the copy's end", copies).await;
+}
