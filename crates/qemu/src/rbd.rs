@@ -9,6 +9,8 @@
 //! Monitors that do not answer would be waited for without end, so that every call has a deadline, and what is begun ends with
 //! whoever waits for it.
 
+mod fence;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
@@ -43,10 +45,6 @@ const LITTLE: Duration = Duration::from_mins(1);
 const REMOVING: Duration = Duration::from_hours(12);
 /// The slowest that a disk is written at, in bytes a second.
 const SLOWEST: u64 = 2 << 20;
-/// How long an address is refused, in seconds: ten years.
-const FOR_GOOD: &str = "315360000";
-/// A program at an address that no host has (RFC 5737).
-const NOBODY: &str = "192.0.2.0:0/1";
 /// Letters of the shortest key.
 const SHORTEST_KEY: usize = 40;
 /// What QEMU's programs call the key.
@@ -107,12 +105,6 @@ impl Watcher {
     }
 }
 
-/// An address that Ceph refuses.
-#[derive(Deserialize)]
-struct Refused {
-    addr: String,
-}
-
 impl Pool {
     /// Finds out whether this host can do all that its disks need: whether it has the programs, and whether the pool answers.
     ///
@@ -162,64 +154,6 @@ impl Pool {
             }
         }
         Ok(own.into_iter().collect())
-    }
-
-    /// Has all of Ceph refuse whatever comes from these addresses, what is under way, too, for as long as nobody says otherwise.
-    /// The user has to be one who may do that.
-    pub async fn shut_out(&self, addresses: &[IpAddr]) -> Result<()> {
-        for address in addresses {
-            self.blocklist(&["add", &whole(*address), FOR_GOOD]).await?;
-        }
-        Ok(())
-    }
-
-    /// Whether Ceph refuses what comes from one of these addresses.
-    pub async fn refuses(&self, addresses: &[IpAddr]) -> Result<bool> {
-        Ok(!self.refused(addresses).await?.is_empty())
-    }
-
-    /// Those of these addresses, as Ceph calls all that comes from one, that it refuses.
-    async fn refused(&self, addresses: &[IpAddr]) -> Result<Vec<String>> {
-        let said = self.blocklist(&["ls", "--format", "json"]).await?;
-        // A list of ranges follows the one of addresses.
-        let first = serde_json::Deserializer::from_slice(&said).into_iter::<Vec<Refused>>().next();
-        let refused = first.transpose().map_err(|error| Error::Store(error.to_string()))?.unwrap_or_default();
-        let all = addresses.iter().map(|address| whole(*address));
-        Ok(all.filter(|address| refused.iter().any(|refused| refused.addr == *address)).collect())
-    }
-
-    /// Has Ceph take again what comes from these addresses. Who had an image open meanwhile, and saw that, is refused all the same.
-    pub async fn let_in(&self, addresses: &[IpAddr]) -> Result<()> {
-        for address in self.refused(addresses).await? {
-            self.blocklist(&["rm", &address]).await?;
-        }
-        Ok(())
-    }
-
-    /// Finds out whether the user may shut hosts out and take them back, which does nothing: everybody may list who is shut out.
-    ///
-    /// # Errors
-    /// A sentence for an operator.
-    pub async fn require_fencing(&self) -> Result<()> {
-        self.blocklist(&["rm", NOBODY]).await.map(drop)
-    }
-
-    async fn blocklist(&self, words: &[&str]) -> Result<Vec<u8>> {
-        let key = self.key_file()?;
-        let mut command = self.program("ceph", &key)?;
-        command.args(["--connect-timeout", MONITORS, "osd", "blocklist"]).args(words);
-        let ended = self.run(&mut command, &key, LITTLE).await?;
-        match ended.error {
-            None => Ok(ended.out),
-            // The program ends with 1 where nobody answers it.
-            Some(Errno::PERM) => Err(self.late(&ended.why)),
-            Some(Errno::ACCESS) => Err(Error::Invalid(format!(
-                "Ceph does not let client.{0} shut hosts out: `ceph auth get client.{0}` has to say mon 'allow r, allow command \
-                 \"osd blocklist\"' ({1})",
-                self.user, ended.why
-            ))),
-            Some(_) => Err(Error::Store(ended.why)),
-        }
     }
 
     /// Refuses an image that somebody has open: wherever that is, it may write.
@@ -431,11 +365,6 @@ pub(crate) fn without_keys(text: &str) -> String {
     runs.collect()
 }
 
-/// All that comes from an address, as Ceph calls it: any port, and any of the programs there.
-fn whole(address: IpAddr) -> String {
-    SocketAddr::new(address, 0).to_string() + "/0"
-}
-
 /// A key as QEMU's programs are told of it that find it in this file.
 fn secret(key: &File) -> String {
     secret_at(&path_of(key))
@@ -488,12 +417,6 @@ mod tests {
         let monitors = ["127.0.0.1:3300", "127.0.0.2:3300"].map(|at| at.parse().unwrap()).to_vec();
         let own = Pool { monitors, ..pool() }.own_addresses().unwrap();
         assert!(!own.is_empty() && own.iter().all(IpAddr::is_loopback), "{own:?}");
-    }
-
-    #[test]
-    fn an_address_is_refused_with_all_that_comes_from_it() {
-        assert_eq!(whole([10, 0, 0, 2].into()), "10.0.0.2:0/0");
-        assert_eq!(whole("2001:db8::1".parse().unwrap()), "[2001:db8::1]:0/0");
     }
 
     #[test]
