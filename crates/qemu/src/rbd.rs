@@ -10,6 +10,7 @@
 //! whoever waits for it.
 
 mod fence;
+mod snapshot;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -167,7 +168,11 @@ impl Pool {
     /// From where an image is open; from nowhere where there is no such image. Ceph knows that of a program that died for half a
     /// minute.
     pub async fn openers(&self, image: &str) -> Result<Vec<IpAddr>> {
-        let ended = self.rbd(&["status", "--format", "json", &self.spec(image)], LITTLE).await?;
+        self.openers_at(&self.spec(image)).await
+    }
+
+    async fn openers_at(&self, spec: &str) -> Result<Vec<IpAddr>> {
+        let ended = self.rbd(&["status", "--format", "json", spec], LITTLE).await?;
         let status: Option<Status> = ended.found()?;
         status.into_iter().flat_map(|status| status.watchers).map(|watcher| watcher.address()).collect()
     }
@@ -200,10 +205,15 @@ impl Pool {
         if ended.error == Some(Errno::EXIST) { self.remove(image).await } else { ended.done() }
     }
 
-    /// Removes an image; fine where there is none.
+    /// Removes an image; fine where there is none. What was cloned from it stays.
     pub async fn remove(&self, image: &str) -> Result<()> {
-        let ended = self.rbd(&["rm", "--no-progress", &self.spec(image)], REMOVING).await?;
-        if ended.error == Some(Errno::NOENT) { Ok(()) } else { ended.done() }
+        let rm = ["rm", "--no-progress", &self.spec(image)];
+        let mut ended = self.rbd(&rm, REMOVING).await?;
+        if ended.error == Some(Errno::NOTEMPTY) {
+            self.forget_moments(image).await?;
+            ended = self.rbd(&rm, REMOVING).await?;
+        }
+        ended.done_or(Errno::NOENT)
     }
 
     /// Makes an image of a file, as large as that, in the place of one that is there.
@@ -344,6 +354,11 @@ impl Ended {
         let said = serde_json::from_slice(&self.out).map_err(|error| Error::Store(error.to_string()));
         self.done()?;
         said.map(Some)
+    }
+
+    /// Well where all went well, or this is what was wrong.
+    fn done_or(self, fine: Errno) -> Result<()> {
+        if self.error == Some(fine) { Ok(()) } else { self.done() }
     }
 
     fn done(self) -> Result<()> {

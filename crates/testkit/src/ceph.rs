@@ -116,6 +116,26 @@ impl Ceph {
         self.run("rbd", &["resize", "--no-progress", "--allow-shrink", "--size", &size, &image]);
     }
 
+    /// The image from which another one reads what it does not have itself.
+    ///
+    /// # Panics
+    /// Where there is no such image.
+    pub fn reads_from(&self, image: &str) -> Option<String> {
+        let said = self.run("rbd", &["info", "--format", "json", &format!("{POOL}/{image}")]);
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        said["parent"]["image"].as_str().map(str::to_owned)
+    }
+
+    /// How many moments of an image are kept.
+    ///
+    /// # Panics
+    /// Where there is no such image.
+    pub fn moments(&self, image: &str) -> usize {
+        let said = self.run("rbd", &["snap", "ls", "--all", "--format", "json", &format!("{POOL}/{image}")]);
+        let said: Vec<serde_json::Value> = serde_json::from_str(&said).expect("JSON");
+        said.len()
+    }
+
     fn begin_monitor(&mut self) {
         let (at, fsid) = (format!("[v2:{}:{}]", self.address, self.port), Uuid::now_v7().to_string());
         std::fs::write(self.folder.join("ceph.conf"), settings(&self.folder, self.address, &at, &fsid))

@@ -7,6 +7,7 @@
 //! bases/<image id>-<version>/   what was cloned from: hard links, so that a rebuilt image changes nothing
 //! bases/<snapshot id>/          the same of a root disk's snapshot; `below` names the base that its file lies on
 //! bases/<disk id>/              the same of a root disk that was made of a file, or lies in a store
+//! bases/<snapshot id>.boot/     what a root disk of a store booted with of which the snapshot is a copy; it has no disk
 //! disks/<disk id>.qcow2|.raw    root and data disks; <disk id>.base names a root disk's base, <disk id>.coming the machine
 //!                               with which one comes from another host that does not go on here yet
 //! snapshots/<id>.qcow2          snapshots of disks; <id>.base names the base of a root disk's
@@ -364,17 +365,11 @@ impl Engine for QemuEngine {
     }
 
     async fn snapshot_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
-        match of {
-            Some(aim) => self.act(aim, Act::Change, self.snapshot_shared(snapshot, Some(aim.id), store)).await,
-            None => self.snapshot_shared(snapshot, None, store).await,
-        }
+        self.snapshot_shared(snapshot, of, store).await
     }
 
     async fn copy_shared_disk(&self, snapshot: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
-        match of {
-            Some(aim) => self.act(aim, Act::Change, self.copy_shared(snapshot, Some(aim.id), store)).await,
-            None => self.copy_shared(snapshot, None, store).await,
-        }
+        self.copy_shared(snapshot, of, store).await
     }
 
     async fn restore_shared_disk(&self, disk: &DiskSpec, store: &Store) -> Result<()> {

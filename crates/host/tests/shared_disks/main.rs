@@ -6,6 +6,7 @@
 
 #[path = "../host/mod.rs"]
 mod host;
+mod snapshots;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -24,7 +24,7 @@ pub fn ceph() -> Arc<Ceph> {
 /// A machine, and the host that is to have it.
 pub struct World {
     pub host: Host,
-    pub key: Key,
+    pub key: Arc<Key>,
     pub store: Store,
     pub ceph: Arc<Ceph>,
 }
@@ -32,7 +32,7 @@ pub struct World {
 impl World {
     /// A host that reaches a store, with a machine that has a root disk and a data disk with files to be made there.
     pub fn new(ceph: Arc<Ceph>) -> Self {
-        let (key, store) = (Key::new(), ceph.store());
+        let (key, store) = (Arc::new(Key::new()), ceph.store());
         let mut host = Host::new(MachineId(Uuid::now_v7()), DiskId(Uuid::now_v7()), &key.public());
         let data = DataDisk { id: DiskId(Uuid::now_v7()), mount: Some("/mnt/data".into()) };
         host.spec = MachineSpec { data_disks: vec![data], store: Some(store.clone()), ..host.spec.clone() };

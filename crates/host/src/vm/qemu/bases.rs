@@ -17,6 +17,7 @@ use berth_qemu::{disk, image};
 
 use super::boots::Boots;
 use super::exports::digest;
+use super::shared_boots::NO_DISK;
 use super::snapshots::{gone, sync};
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
@@ -102,7 +103,11 @@ impl QemuEngine {
     pub(super) fn chain(&self, base: &Path) -> Result<Vec<PathBuf>> {
         let (mut files, mut base) = (Vec::new(), base.to_owned());
         while files.len() <= LONGEST {
-            files.push(base.join(Manifest::load(&base).map_err(qemu_failed)?.disk));
+            let disk = Manifest::load(&base).map_err(qemu_failed)?.disk;
+            if disk == NO_DISK {
+                return Ok(files);
+            }
+            files.push(base.join(disk));
             match notes::read(&base.join(BELOW)).map_err(transient)? {
                 Some(below) => base = self.bases().join(below),
                 None => return Ok(files),

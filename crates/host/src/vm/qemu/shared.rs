@@ -4,6 +4,7 @@
 //! so that what has the name is a disk, whatever was interrupted. What a root disk boots with lies beside it before that
 //! ([`super::shared_boots`]). Nothing of a store is kept here but what serves disks to machines ([`super::served`]).
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use berth_domain::ids::DiskId;
@@ -43,8 +44,7 @@ impl QemuEngine {
             DiskSource::Empty => pool.create(&coming, gib(spec.size_gb)).await.map_err(qemu_failed)?,
             DiskSource::Filesystem(label) => self.fill_with_files(&pool, spec, &coming, label).await?,
             DiskSource::Snapshot { .. } => {
-                let text = "no disk of a store is made of a snapshot; make it of an image, or with nothing on it";
-                return Err(EngineError::Permanent(text.into()));
+                return Err(EngineError::Permanent("a disk of a store is restored of a snapshot, not made".into()));
             }
         }
         fault::point("shared_disk.filled").await.map_err(transient)?;
@@ -80,7 +80,7 @@ impl QemuEngine {
         pool_of(store)?.grow(&id.to_string(), gib(size_gb)).await.map_err(qemu_failed)
     }
 
-    /// Removes a disk from its store, and what this host has of it.
+    /// Removes a disk from its store, and what this host has of it. What was made of it stays.
     pub(super) async fn forget_shared(&self, id: DiskId, store: &Store) -> Result<()> {
         self.require_unserved(id)?;
         self.end_served(id).await?;
@@ -95,8 +95,8 @@ impl QemuEngine {
         self.forget_boot(id).await
     }
 
-    /// A file in which something of a disk of a store lies for as long as it is on its way.
-    pub(super) fn staged(&self, id: DiskId, what: &str) -> Result<PathBuf> {
+    /// A file in which something of a disk of a store, or of a snapshot, lies for as long as it is on its way.
+    pub(super) fn staged(&self, id: impl Display, what: &str) -> Result<PathBuf> {
         let folder = self.settings.host.data.join(STAGING);
         std::fs::create_dir_all(&folder).map_err(transient)?;
         Ok(folder.join(format!("shared-{id}.{what}")))

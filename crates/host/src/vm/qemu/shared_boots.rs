@@ -4,6 +4,7 @@
 //! may never have had that edition of the image. So these files lie beside the disk, as `<disk id>.boot`: an archive of some
 //! MB, as an image of RBD. A host keeps what it fetched among its bases, for as long as it uses it.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result as IoResult};
 use std::path::{Path, PathBuf};
@@ -18,11 +19,11 @@ use super::bases::is_whole;
 use super::shared::pool_of;
 use crate::error::{qemu_failed, transient};
 use crate::generation::remove_folder;
-use crate::vm::Store;
+use crate::vm::{DiskSnapshotSpec, Store};
 use crate::{EngineError, Result};
 
-/// A file without content in the place of a disk, which lies in the store.
-const NO_DISK: &str = "disk";
+/// A file without content in the place of a disk, which lies in the store, or is a file that lies on none.
+pub(super) const NO_DISK: &str = "disk";
 /// Most files of an archive.
 const MOST: usize = 8;
 /// Most bytes of one: who has the pool's key may have written it.
@@ -41,11 +42,20 @@ impl QemuEngine {
 
     /// The folder of what a root disk boots with, fetched if this host does not have it.
     pub(super) async fn shared_base(&self, id: DiskId, store: &Store) -> Result<PathBuf> {
-        let base = self.bases().join(id.to_string());
+        self.fetch_boot(id, self.staged(id, "boot")?, &id.to_string(), store).await
+    }
+
+    /// The same for a copy of a root disk, which may outlive that.
+    pub(super) async fn base_of_copy(&self, copy: &DiskSnapshotSpec, store: &Store) -> Result<PathBuf> {
+        self.fetch_boot(copy.disk, self.staged(copy.id, "boot")?, &boot_of(copy.id), store).await
+    }
+
+    async fn fetch_boot(&self, id: DiskId, file: PathBuf, folder: &str, store: &Store) -> Result<PathBuf> {
+        let base = self.bases().join(folder);
         if is_whole(&base) {
             return Ok(base);
         }
-        let (file, coming) = (self.staged(id, "boot")?, self.bases().join(format!("{id}.coming")));
+        let coming = self.bases().join(format!("{folder}.coming"));
         disk::remove(&file).await.map_err(qemu_failed)?;
         pool_of(store)?.export(&boot_of(id), &file, MOST_BYTES).await.map_err(qemu_failed)?;
         let (from, to) = (file.clone(), base.clone());
@@ -61,8 +71,8 @@ impl QemuEngine {
     }
 }
 
-/// What the image of RBD is called.
-fn boot_of(id: DiskId) -> String {
+/// What the image of RBD is called of what a disk, or a snapshot of one, boots with.
+pub(super) fn boot_of(id: impl Display) -> String {
     format!("{id}.boot")
 }
 

@@ -49,7 +49,7 @@ impl QemuEngine {
         Ok(self.bases().join(below.ok_or_else(gone)?))
     }
 
-    fn half_made(&self, id: DiskSnapshotId) -> PathBuf {
+    pub(super) fn half_made(&self, id: DiskSnapshotId) -> PathBuf {
         self.snapshots().join(format!("{id}.qcow2.tmp"))
     }
 
@@ -115,7 +115,12 @@ impl QemuEngine {
 
     /// Refuses to copy a disk for which the host has no room at this moment.
     pub(super) fn require_room(&self, drive: &Drive) -> Result<()> {
-        if room::is_left(&self.settings.host.data, room::taken(&drive.path)?, self.reserve())? {
+        self.require_room_for(room::taken(&drive.path)?)
+    }
+
+    /// Refuses a copy of a disk of so many bytes for which the host has no room at this moment.
+    pub(super) fn require_room_for(&self, bytes: u64) -> Result<()> {
+        if room::is_left(&self.settings.host.data, bytes, self.reserve())? {
             return Ok(());
         }
         Err(EngineError::NoCapacity("the host's disk has no room for a copy of the disk".into()))
@@ -181,7 +186,7 @@ pub(super) fn gone() -> EngineError {
 }
 
 /// Refuses a disk that is smaller than what it is made of.
-fn require_size(spec: &DiskSpec, bytes: u64) -> Result<()> {
+pub(super) fn require_size(spec: &DiskSpec, bytes: u64) -> Result<()> {
     if gib(spec.size_gb) >= bytes {
         return Ok(());
     }
