@@ -1,8 +1,8 @@
 //! Scenarios of disks that several hosts reach.
 
-use berth_domain::ids::{DiskId, MachineId};
+use berth_domain::ids::{DiskId, DiskSnapshotId, MachineId};
 use berth_host::EngineError;
-use berth_host::vm::{DataDisk, DiskSource, DiskSpec, MachineSpec, Store};
+use berth_host::vm::{Aim, DataDisk, DiskSnapshotSpec, DiskSource, DiskSpec, ExportSource, MachineSpec, Store};
 
 use crate::vms::spec;
 use crate::way::{Way, id};
@@ -61,5 +61,47 @@ pub async fn shared_disks(way: &Way) -> Vec<String> {
         note!(vm.remove_shared_disk(disk.id, &store).await);
     }
     note!(vm.grow_shared_disk(root.id, 40, &store).await);
+    said
+}
+
+/// What is answered about snapshots of disks that lie in a store, in order.
+pub async fn shared_snapshots(way: &Way) -> Vec<String> {
+    let (mut said, vm, store) = (Vec::new(), &way.vm, store());
+    macro_rules! note {
+        ($($answer:expr),* $(,)?) => { $(said.push(format!("{:?}", $answer));)* };
+    }
+    let disk = DiskSpec { id: DiskId(id(94)), source: DiskSource::Empty, size_gb: 20 };
+    let data_disks = vec![DataDisk { id: disk.id, mount: None }];
+    let root = DiskSpec { id: DiskId(id(95)), ..disk.clone() };
+    for disk in [&disk, &root] {
+        vm.make_shared_disk(disk, &store).await.expect("a disk");
+    }
+    let (id_of, gpus, in_store) = (MachineId(id(96)), Vec::new(), Some(store.clone()));
+    let machine = MachineSpec { id: id_of, root_disk: root.id, data_disks, gpus, store: in_store, ..spec() };
+    vm.start(&machine).await.expect("a start");
+    let (aim, older) = (Some(machine.aim()), Some(Aim::of(machine.id, 2)));
+    let [kept, copy] = [97, 98].map(|n| DiskSnapshotSpec { id: DiskSnapshotId(id(n)), disk: disk.id });
+    note!(vm.snapshot_shared_disk(&kept, aim, &store).await, vm.snapshot_shared_disk(&kept, None, &store).await);
+    note!(vm.copy_shared_disk(&copy, aim, &store).await, vm.copy_shared_disk(&copy, None, &store).await);
+    assert_eq!((way.vms.shared_snapshots(), vm.scan().await.expect("a search").snapshots), (1, vec![copy.id]));
+    assert_eq!(vm.snapshot_shared_disk(&kept, older, &store).await, Err(EngineError::Outdated(3)));
+    assert_eq!(vm.copy_shared_disk(&copy, older, &store).await, Err(EngineError::Outdated(3)));
+    note!(vm.export(&ExportSource::Snapshot(copy.id)).await);
+    let of = |id| DiskSource::Snapshot { id, is_root: false };
+    let restored = DiskSpec { id: DiskId(id(99)), source: of(kept.id), size_gb: 30 };
+    note!(vm.make_shared_disk(&restored, &store).await, vm.restore_shared_disk(&disk, &store).await);
+    note!(vm.restore_shared_disk(&restored, &store).await, vm.restore_shared_disk(&restored, &store).await);
+    assert_eq!(way.vms.shared_disk_gb(&restored.id.to_string()), Some(30));
+    let of_none = DiskSpec { id: DiskId(id(100)), source: of(copy.id), size_gb: 30 };
+    note!(vm.restore_shared_disk(&of_none, &store).await);
+    for snapshot in [&kept, &copy, &kept] {
+        note!(vm.remove_shared_snapshot(snapshot, &store).await);
+    }
+    assert_eq!((way.vms.shared_snapshots(), way.vms.snapshots()), (0, (0, 0)));
+    note!(vm.power_off(machine.aim()).await, vm.discard(machine.aim()).await);
+    for disk in [&disk, &root, &restored] {
+        note!(vm.remove_shared_disk(disk.id, &store).await);
+    }
+    note!(vm.snapshot_shared_disk(&kept, None, &store).await, vm.copy_shared_disk(&copy, None, &store).await);
     said
 }

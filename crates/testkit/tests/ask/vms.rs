@@ -3,7 +3,9 @@
 use std::net::Ipv4Addr;
 
 use berth_domain::host::Ask;
-use berth_domain::host::ask::{disk, disk_snapshot, export, host, image, migration, shared_disk, stream, vm};
+use berth_domain::host::ask::{
+    disk, disk_snapshot, export, host, image, migration, shared_disk, shared_snapshot, stream, vm,
+};
 use berth_domain::ids::{DiskId, DiskSnapshotId, ImageId, MachineId};
 use berth_domain::vm::inbound::Reached;
 use berth_domain::vm::plan::Machine;
@@ -17,7 +19,7 @@ use berth_host::vm::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::migrations::migrations;
-use crate::shared_disks::shared_disks;
+use crate::shared_disks::{shared_disks, shared_snapshots};
 use crate::travels::travels;
 use crate::way::{Asked, Way, id, verbs};
 
@@ -320,6 +322,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
     let (near, far) = (Way::near(), Way::far(&asked).await);
     assert_eq!(life(&near).await, life(&far).await);
     assert_eq!(shared_disks(&near).await, shared_disks(&far).await);
+    assert_eq!(shared_snapshots(&near).await, shared_snapshots(&far).await);
     assert_eq!(snapshots(&near).await, snapshots(&far).await);
     assert_eq!(images(&near).await, images(&far).await);
     assert_eq!(exports(&near).await, exports(&far).await);
@@ -351,6 +354,7 @@ async fn vms_are_run_the_same_in_process_and_by_bytes() {
         .chain(migration::Ask::VERBS)
         .chain(disk::Ask::VERBS)
         .chain(shared_disk::Ask::VERBS)
+        .chain(shared_snapshot::Ask::VERBS)
         .chain(disk_snapshot::Ask::VERBS)
         .chain(image::Ask::VERBS)
         .chain(export::Ask::VERBS)
