@@ -25,6 +25,4 @@ pub enum Rule {
     FailuresEnd,
     /// A machine that no row owns is ended.
     UnownedMachinesEnd,
-    /// A host that is there again ends machines of VMs that are off.
-    OffIsEnded,
 }

@@ -39,7 +39,6 @@ mod user;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -155,14 +154,9 @@ fn every_schedule_keeps_every_rule() {
 
 /// Without a rule the checker finds something wrong, in words like these, and with it nothing in the same schedule.
 fn is_seen(broken: Rule, wrong: &str) {
-    is_seen_among(0..SCHEDULES, broken, wrong);
-}
-
-/// The same, among these schedules.
-fn is_seen_among(mut seeds: Range<u64>, broken: Rule, wrong: &str) {
-    let first = seeds.find_map(|seed| Some((seed, run(seed, Some(broken), false).wrong?)));
+    let first = (0..SCHEDULES).find_map(|seed| Some((seed, run(seed, Some(broken), false).wrong?)));
     let (seed, found) = first.expect("something is wrong without this rule");
-    println!("{broken:?}: schedule {seed}: {found}");
+    println!("{broken:?}: after {} schedules, {found}", seed + 1);
     assert!(found.contains(wrong), "{found}");
     let kept = run(seed, None, false).wrong;
     assert!(kept.is_none(), "with all rules, schedule {seed} is wrong, too: {kept:?}");
@@ -221,13 +215,4 @@ fn a_failure_that_leaves_a_start_under_way_is_seen() {
 #[test]
 fn machines_that_are_left_without_a_row_are_seen() {
     is_seen(Rule::UnownedMachinesEnd, "status: Deleted");
-}
-
-/// One in a hundred thousand comes to it: where schedules are others, a search without the rule finds the next.
-const REMOVED_WHILE_IT_STARTS: u64 = 93_463;
-
-#[test]
-fn a_start_that_goes_on_while_its_host_is_removed_is_seen() {
-    let seeds = REMOVED_WHILE_IT_STARTS..REMOVED_WHILE_IT_STARTS + 1;
-    is_seen_among(seeds, Rule::OffIsEnded, "status: Failed");
 }

@@ -27,6 +27,8 @@ const SILENCE: Micros = 15 * SECOND;
 const PAUSES: (Micros, Micros) = (10 * SECOND, 2 * SECOND);
 /// Between two searches of a host for what no row owns: ten minutes in the service (`work::host`), which no schedule lasts.
 const SWEEP: Micros = 20 * SECOND;
+/// Before rows are read again that could not be, as `RETRY` of `work::host`.
+const RETRY: Micros = 2 * SECOND;
 /// Between two looks at rows that want work, which the service is told of more quickly than this (`work::Driver`).
 const DUE: Micros = 5 * SECOND;
 
@@ -259,14 +261,23 @@ impl Service {
 
     /// Looks at every VM of a host, and ends what no row owns. Before that, ends machines of those that are off by their rows.
     async fn adopt(self: &Rc<Self>, host: usize) {
-        let Some(rows) = self.read().await else { return };
-        if !self.sim.world.borrow().lacks(Rule::OffIsEnded) {
-            self.end_what_is_off(host, &rows).await;
-        }
+        let Some(rows) = self.insist_on_rows().await else { return };
+        self.end_what_is_off(host, &rows).await;
         for (vm, _) in rows.vms.iter().enumerate().filter(|(_, row)| row.host == Some(host)) {
             self.poke(vm);
         }
         self.search(host).await;
+    }
+
+    /// The rows, as soon as they can be read; none where the service ends.
+    async fn insist_on_rows(&self) -> Option<Rc<Rows>> {
+        while !self.is_ending() {
+            if let Some(rows) = self.read().await {
+                return Some(rows);
+            }
+            self.sim.sleep(self.me, RETRY).await;
+        }
+        None
     }
 
     /// What was under way there while nobody could ask it may begin yet.
