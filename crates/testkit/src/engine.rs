@@ -75,6 +75,8 @@ struct World {
     clones: HashMap<DiskId, Vec<String>>,
     /// How often each disk was to be removed.
     removals: HashMap<DiskId, u32>,
+    /// How often each machine was to end.
+    ends: HashMap<MachineId, u32>,
     snapshots: Snapshots,
     shared_disks: Arc<Mutex<SharedDisks>>,
     /// Names of stores that it was told of.
@@ -124,6 +126,7 @@ impl Default for SimulatedEngine {
             brought: HashMap::new(),
             clones: HashMap::new(),
             removals: HashMap::new(),
+            ends: HashMap::new(),
             snapshots: Snapshots::default(),
             shared_disks: Arc::default(),
             told_stores: BTreeSet::new(),
@@ -398,6 +401,11 @@ impl SimulatedEngine {
     /// How often a disk was to be removed, whether it was there or not.
     pub fn removals(&self, disk: &str) -> u32 {
         self.world().removals.get(&disk.parse().expect("an id")).copied().unwrap_or_default()
+    }
+
+    /// How often a machine was to end, whether it was there or not.
+    pub fn ends(&self, vm: &str) -> u32 {
+        self.world().ends.get(&vm.parse().expect("an id")).copied().unwrap_or_default()
     }
 
     /// What a machine was started with.
@@ -894,6 +902,7 @@ impl Engine for SimulatedEngine {
         self.call("power_off").await?;
         self.world().generations.admit(aim, Act::End)?;
         let id = aim.id;
+        *self.world().ends.entry(id).or_default() += 1;
         self.set(id, Machine::Absent);
         self.world().gpus().end(id);
         Ok(())

@@ -109,23 +109,26 @@ pub async fn watch<T: MachineOwners>(owners: T, poke: Poker<T::Id>, stop: Cancel
     }
 }
 
-/// Searches the host. A new one is first rid of machines whose owners are off.
+/// Searches the host. A new one is rid of machines whose owners are off, too; until it is, that is tried with each search.
 async fn search<T: MachineOwners>(owners: &T, is_new: &mut bool) -> Result<(), StepError> {
-    if *is_new {
-        end_off(owners).await?;
-        *is_new = false;
-    }
-    owners.search().await
+    let ended = if *is_new { end_off(owners).await } else { Ok(()) };
+    owners.search().await?;
+    ended?;
+    *is_new = false;
+    Ok(())
 }
 
-/// Ends machines whose owners are off. One that cannot be ended keeps none of the others; that is told afterwards.
+/// Ends machines whose owners are off. One that cannot be ended keeps none of the others.
 async fn end_off<T: MachineOwners>(owners: &T) -> Result<(), StepError> {
     let mut outcome = Ok(());
     for aim in owners.off().await? {
         match owners.end(aim).await {
             // Whoever was off is to run by now.
             Ok(()) | Err(EngineError::Outdated(_)) => {}
-            Err(error) => outcome = Err(error.into()),
+            Err(error) => {
+                tracing::warn!(machine = %aim.id, host = %owners.host(), %error, "a machine whose owner is off cannot be ended; trying again later");
+                outcome = Err(error.into());
+            }
         }
     }
     outcome

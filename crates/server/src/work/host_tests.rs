@@ -143,11 +143,13 @@ async fn owners_are_looked_at_when_the_watch_begins_and_when_something_happens()
 async fn what_is_off_is_ended_once_by_a_host_that_is_new() {
     let dir = tempfile::tempdir().unwrap();
     let (mut few, ..) = few(&dir, &[]).await;
+    few.there = vec![machine::new_id()];
     let aims = [1, 2, 3].map(|generation| Aim::of(machine::new_id(), generation));
     let said = [Err(EngineError::Transient("not now".into())), Err(EngineError::Outdated(3)), Ok(())];
     few.off = aims.into_iter().zip(said).collect();
     let mut is_new = true;
     assert!(search(&few, &mut is_new).await.is_err() && is_new, "it is tried again");
+    assert_eq!(*few.removed.lock().unwrap(), few.there, "what no row owns goes meanwhile");
     few.off[0].1 = Ok(());
     search(&few, &mut is_new).await.unwrap();
     assert!(!is_new);

@@ -224,6 +224,31 @@ async fn a_host_with_machines_is_removed_only_as_lost_and_the_own_one_never() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_there_again_ends_what_is_off() {
+    let platform = Platform::start().await;
+    let admin = &platform.admin;
+    let elsewhere = admin.running_vm("elsewhere").await;
+    admin.act(&format!("/vms/{elsewhere}/stop")).await;
+    admin.reaches(&elsewhere, "stopped").await;
+    let beta = ready(&platform, "one").await;
+    let own = platform.app().fleet.own();
+    assert_eq!(admin.act(&format!("{HOSTS}/{own}/cordon")).await.status, 202);
+    let (runs, off) = (admin.running_vm("runs").await, admin.running_vm("off").await);
+    admin.act(&format!("/vms/{off}/stop")).await;
+    admin.reaches(&off, "stopped").await;
+    let before = beta.engine.ends(&off);
+    // To a service that begins every host is there again.
+    let platform = platform.restart().await;
+    let admin = &platform.admin;
+    admin.until("it is ended", async |_| beta.engine.ends(&off) > before).await;
+    admin.reaches(&runs, "running").await;
+    let after = [&runs, &elsewhere].map(|vm| beta.engine.ends(vm));
+    assert_eq!(after, [0, 0]);
+    admin.act(&format!("/vms/{off}/start")).await;
+    admin.reaches(&off, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_steals_a_host_can_ask_the_platform_nothing() {
     let platform = Platform::start().await;
     let made = add(&platform.admin, "one").await;
