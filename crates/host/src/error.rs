@@ -24,6 +24,10 @@ pub fn qemu_failed(error: Error) -> EngineError {
             tracing::error!(reason, "a store of disks refused something");
             Transient("the disk store does not give or take a disk now; ask the operator".into())
         }
+        Error::StoreFull(reason) => {
+            tracing::error!(reason, "a store of disks is full");
+            NoCapacity("the disk store is full; ask the operator".into())
+        }
         // What exactly is missing on the host is the operator's to know.
         Error::Unconfined(missing) => {
             tracing::error!(missing, "a machine was not started, since this host cannot confine what belongs to it");

@@ -38,6 +38,9 @@ pub enum Error {
     /// A store of disks refused.
     #[error("the disk store refused: {0}")]
     Store(String),
+    /// A store of disks has no room.
+    #[error("the disk store is full: {0}")]
+    StoreFull(String),
     /// QEMU refused.
     #[error("QEMU refused: {0}")]
     Qemu(String),

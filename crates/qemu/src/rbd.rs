@@ -307,7 +307,8 @@ impl Pool {
         let answer = ANSWER.min(patience / 2).as_secs().to_string();
         command.args(["--client-mount-timeout", MONITORS]);
         command.args(["--rados-mon-op-timeout", &answer, "--rados-osd-op-timeout", &answer]);
-        self.run(command.args(arguments), &key, patience).await
+        let ended = self.run(command.args(arguments), &key, patience).await?;
+        Ok(Ended { why: format!("rbd {}: {}", arguments.join(" "), ended.why), ..ended })
     }
 
     /// One of Ceph's programs, told where the monitors are and who asks them.
@@ -364,7 +365,7 @@ impl Ended {
     fn done(self) -> Result<()> {
         match self.error {
             None => Ok(()),
-            Some(Errno::NOSPC | Errno::DQUOT) => Err(Error::Store(format!("it is full ({})", self.why))),
+            Some(Errno::NOSPC | Errno::DQUOT) => Err(Error::StoreFull(self.why)),
             Some(_) => Err(Error::Store(self.why)),
         }
     }

@@ -46,6 +46,7 @@ mod shared_snapshots;
 mod snapshots;
 mod start;
 mod travels;
+mod turns;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -73,6 +74,7 @@ use self::exports::Exports;
 use self::network::Programs;
 use self::screen::Screens;
 use self::serving::Serving;
+use self::turns::Turns;
 use super::integrity::Integrity;
 use super::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
@@ -120,6 +122,8 @@ pub struct QemuEngine {
     saving: Mutex<u64>,
     /// Who makes a base of a snapshot has this.
     making_bases: tokio::sync::Mutex<()>,
+    /// Who makes or removes a snapshot of a disk of a store has its turn.
+    shared_snapshots: Turns,
     screens: Screens,
     exports: Arc<Exports>,
     serving: Serving,
@@ -153,6 +157,7 @@ impl QemuEngine {
             full: AtomicBool::new(false),
             saving: Mutex::default(),
             making_bases: tokio::sync::Mutex::default(),
+            shared_snapshots: Turns::default(),
             screens: Screens::default(),
             serving: Serving::default(),
         }

@@ -7,7 +7,7 @@ use std::io;
 
 use async_trait::async_trait;
 use berth_domain::host::ask::{
-    disk, disk_snapshot, host, image, layer, memory, migration, network, sandbox, template, upload, vm,
+    disk, disk_snapshot, host, image, layer, memory, migration, network, sandbox, shared_snapshot, template, upload, vm,
 };
 use berth_domain::host::model::{About, AboutSandboxes, AboutVms};
 use berth_domain::host::{Ask, EngineError, Result, network as of_networks, sandbox as of_sandboxes, vm as of_vms};
@@ -59,6 +59,7 @@ fn answer(ask: Ask) -> Result<Value> {
         Ask::Disk(disk::Ask::SetAside(q)) => say(&q, Ok(())),
         Ask::DiskSnapshot(disk_snapshot::Ask::Remove(q)) => say(&q, Ok(())),
         Ask::DiskSnapshot(disk_snapshot::Ask::SetAside(q)) => say(&q, Ok(())),
+        Ask::SharedSnapshot(shared_snapshot::Ask::Remove(q)) => say(&q, Ok(())),
         Ask::Image(image::Ask::List(q)) => say(&q, Ok(Vec::new())),
         Ask::Image(image::Ask::Find(q)) => say(&q, Ok(None)),
         Ask::Image(image::Ask::Remove(q)) => say(&q, Ok(())),

@@ -29,7 +29,7 @@ async fn in_the_end<T>(step: impl AsyncFn() -> berth_host::Result<T>) -> T {
     loop {
         match step().await {
             Ok(said) => return said,
-            Err(error) => assert!(!error.is_final() && began.elapsed() < Duration::from_mins(2), "{error}"),
+            Err(error) => assert!(!error.is_final() && began.elapsed() < Duration::from_mins(4), "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -232,7 +232,7 @@ async fn content_of(engine: &QemuEngine, copy: &DiskSnapshotSpec, store: &Store)
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_in_the_middle_is_made_and_removed_by_whoever_comes_next() {
     // Each has a disk of its own: whoever is ended by force holds that for half a minute.
-    join_all((1..=8).map(async |step| life(Duration::from_millis(step * 150)).await)).await;
+    join_all([150, 400, 900].map(async |millis| life(Duration::from_millis(millis)).await)).await;
 }
 
 /// What may become of a disk, each step of which is left after so long, and made by another host.

@@ -7,9 +7,9 @@
 //!
 //! That is not enough where something was cloned from a clone. A program that has that open looked once at what each image below
 //! reads from (librbd opens those for reading, and is not told of changes), and goes on to read where that was: nothing, as
-//! soon as it is gone, which it takes for zeros. So whatever is open somewhere below what was flattened is flattened as well. Who opens it
-//! later looks anew, and who is about to has said so by then: an image is watched before it is looked at. Who opens one for
-//! reading alone is seen by nobody, and compares what it reads from before and after ([`Pool::lineage`]).
+//! soon as it is gone, which it takes for zeros. Who has an image open Ceph knows only while it hears of that. So whatever is below what was
+//! flattened is flattened as well, open or not; who opens it later looks anew. Who opens one for reading alone compares what it
+//! reads from before and after ([`Pool::lineage`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -23,8 +23,9 @@ use super::{LITTLE, Pool, REMOVING, plain, secret, slowest};
 use crate::host::tool;
 use crate::{Error, Result};
 
-/// How long a moment may take, for which a guest may stand still. An OSD that is killed and starts again takes 13 s.
-const MOMENT: Duration = Duration::from_secs(30);
+/// How long a moment may take, for which a guest may stand still. Whoever died while it had the image open is waited for 30 s, and who
+/// gives up just then is the next one to be waited for.
+const MOMENT: Duration = LITTLE;
 
 /// What the names of an image's notes begin with that name what is flattened for it to go.
 const FLATTENED: &str = "flattened/";
@@ -49,6 +50,8 @@ impl Child {
 #[derive(Deserialize)]
 struct Moment {
     id: u64,
+    #[serde(default)]
+    name: String,
 }
 
 /// A part of an image to which something was written, or of what it reads from.
@@ -120,7 +123,7 @@ impl Pool {
             let mut is_over = true;
             for image in &noted {
                 for below in self.all_below(image).await? {
-                    if !noted.contains(&below) && !self.openers_at(&below).await?.is_empty() {
+                    if !noted.contains(&below) {
                         self.note_flattened(spec, &below).await?;
                         is_over = false;
                     }
@@ -174,6 +177,13 @@ impl Pool {
         self.anew(to, &clone, LITTLE).await
     }
 
+    /// Ceph's own number of a moment; none where there is no such moment. One that is made anew has another.
+    pub async fn number_of_moment(&self, image: &str, name: &str) -> Result<Option<u64>> {
+        let moments = self.rbd(&["snap", "ls", "--format", "json", &self.spec(image)], LITTLE).await?;
+        let moments = moments.found::<Vec<Moment>>()?.unwrap_or_default();
+        Ok(moments.into_iter().find(|moment| moment.name == name).map(|moment| moment.id))
+    }
+
     /// An image and what it reads from, one below the other, by Ceph's own names for them; none where there is no such image. While
     /// that is so, nothing of it went.
     pub async fn lineage(&self, image: &str) -> Result<Vec<String>> {
@@ -194,23 +204,33 @@ impl Pool {
     }
 
     async fn flatten_at(&self, spec: &str) -> Result<()> {
+        tracing::info!(image = spec, "an image is given a copy of all that it reads from others");
         let ended = self.rbd(&["flatten", "--no-progress", spec], REMOVING).await?;
-        // It says of an image that reads from none that this cannot be.
-        if ended.error == Some(Errno::INVAL) { Ok(()) } else { ended.done_or(Errno::NOENT) }
+        tracing::info!(image = spec, error = ?ended.error, "that has ended");
+        // It says of an image that reads from none that this cannot be, and may say so of others.
+        if ended.error == Some(Errno::INVAL) && self.stands_alone(spec).await? {
+            return Ok(());
+        }
+        ended.done_or(Errno::NOENT)
+    }
+
+    async fn stands_alone(&self, spec: &str) -> Result<bool> {
+        let about: Option<About> = self.rbd(&["info", "--format", "json", spec], LITTLE).await?.found()?;
+        Ok(about.is_none_or(|about| about.parent.is_none()))
     }
 
     /// Copies a small image, in the place of one that is there; whether there is one to be copied.
     pub async fn copy(&self, image: &str, to: &str) -> Result<bool> {
-        if self.size(image).await?.is_none() {
-            return Ok(false);
-        }
-        self.anew(to, &["cp", "--no-progress", &self.spec(image), &self.spec(to)], LITTLE).await.map(|()| true)
+        let Some(bytes) = self.size(image).await? else { return Ok(false) };
+        self.anew(to, &["cp", "--no-progress", &self.spec(image), &self.spec(to)], slowest(bytes)).await.map(|()| true)
     }
 
     /// The most bytes that a moment has which were ever written, what it reads from other images among them.
     pub async fn written(&self, image: &str, name: &str) -> Result<u64> {
+        let bytes = self.size(image).await?.ok_or_else(|| Error::Store(format!("it has no {image}")))?;
         let diff = ["diff", "--whole-object", "--format", "json", &self.moment(image, name)];
-        let parts: Option<Vec<Written>> = self.rbd(&diff, LITTLE).await?.found()?;
+        // An image that keeps no map of its parts is asked for each of them.
+        let parts: Option<Vec<Written>> = self.rbd(&diff, slowest(bytes)).await?.found()?;
         let parts = parts.ok_or_else(|| Error::Store(format!("{image} has no {name}")))?;
         Ok(parts.iter().map(|part| part.length).sum())
     }

@@ -17,12 +17,13 @@ use berth_qemu::{disk, image};
 
 use super::boots::Boots;
 use super::exports::digest;
-use super::shared_boots::NO_DISK;
 use super::snapshots::{gone, sync};
 use super::{DiskSpec, QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::{EngineError, Result, fault, lost};
 
+/// A file without content in the place of a disk, which lies in the store, or is a file that lies on none.
+pub(super) const NO_DISK: &str = "disk";
 /// Most files that a root disk lies on. Each costs a look where the one above has nothing, and an open file.
 const LONGEST: usize = 4;
 /// The disk of a base that was made of a snapshot, and the file that names the base which that lies on.

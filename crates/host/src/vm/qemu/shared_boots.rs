@@ -15,15 +15,13 @@ use berth_qemu::rbd::Pool;
 use berth_qemu::{Error as QemuError, disk};
 
 use super::QemuEngine;
-use super::bases::is_whole;
+use super::bases::{NO_DISK, is_whole};
 use super::shared::pool_of;
 use crate::error::{qemu_failed, transient};
 use crate::generation::remove_folder;
 use crate::vm::{DiskSnapshotSpec, Store};
 use crate::{EngineError, Result};
 
-/// A file without content in the place of a disk, which lies in the store, or is a file that lies on none.
-pub(super) const NO_DISK: &str = "disk";
 /// Most files of an archive.
 const MOST: usize = 8;
 /// Most bytes of one: who has the pool's key may have written it.

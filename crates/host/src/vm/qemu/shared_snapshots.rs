@@ -6,10 +6,12 @@
 //! boots with lies beside its snapshot as it does beside the disk ([`super::shared_boots`]).
 //!
 //! A copy from which a file is made lies on this host instead, as snapshots of its own disks do ([`super::snapshots`]), and so whatever
-//! reads those reads it. The moment of the disk is kept in the store for as long as it is being copied, so that one who begins anew, on
-//! whichever host, copies the same.
+//! reads those reads it. The moment of the disk is kept in the store for as long as it is being copied, so that a host that begins anew
+//! copies the same, and so does another one, where the first could not be told to give it up.
 //!
 //! All images are made as `<id>.coming` and renamed when they are whole.
+
+use std::path::Path;
 
 use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskSnapshotId, MachineId};
@@ -22,7 +24,7 @@ use super::snapshots::{gone, require_size, sync};
 use super::{QemuEngine, gib, notes};
 use crate::error::{qemu_failed, transient};
 use crate::vm::{Aim, DiskSnapshotSpec, DiskSource, DiskSpec, Store};
-use crate::{EngineError, Result, fault};
+use crate::{EngineError, Result};
 
 /// Most images that a disk reads from, one below the other; one that would read from more is made to stand alone. Each costs a look
 /// where those above have nothing, and a disk of a snapshot of a disk of a snapshot reads from two more.
@@ -31,16 +33,15 @@ const LONGEST: usize = 8;
 impl QemuEngine {
     /// Keeps in its store what a disk is at one moment; the bytes that it takes.
     pub(super) async fn snapshot_shared(&self, spec: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        let _turn = self.shared_snapshots.of(spec.id).await;
         let (pool, name, disk) = (pool_of(store)?, spec.id.to_string(), spec.disk.to_string());
         if pool.size(&name).await.map_err(qemu_failed)?.is_none() {
             self.keep_moment(&pool, spec, of).await?;
             let coming = format!("{name}.coming");
             pool.copy(&boot_of(spec.disk), &boot_of(spec.id)).await.map_err(qemu_failed)?;
             pool.clone_moment(&disk, &name, &coming).await.map_err(qemu_failed)?;
-            fault::point("shared_snapshot.cloned").await.map_err(transient)?;
             pool.keep_moment(&coming, &name).await.map_err(qemu_failed)?;
             pool.publish(&coming, &name).await.map_err(qemu_failed)?;
-            fault::point("shared_snapshot.whole").await.map_err(transient)?;
         }
         // What it has may be the disk's, or of what that reads from; it may have to have all of it one day.
         pool.written(&name, &name).await.map_err(qemu_failed)
@@ -48,6 +49,7 @@ impl QemuEngine {
 
     /// Copies a disk as it is at one moment into a snapshot that lies on this host; the bytes that it takes.
     pub(super) async fn copy_shared(&self, spec: &DiskSnapshotSpec, of: Option<Aim>, store: &Store) -> Result<u64> {
+        let _turn = self.shared_snapshots.of(spec.id).await;
         let (pool, name, disk) = (pool_of(store)?, spec.id.to_string(), spec.disk.to_string());
         let (file, half) = (self.snapshot_file(spec.id), self.half_made(spec.id));
         if !file.exists() {
@@ -57,29 +59,38 @@ impl QemuEngine {
             let bytes = pool.written(&disk, &name).await.map_err(qemu_failed)?;
             disk::remove(&half).await.map_err(qemu_failed)?;
             self.require_room_for(bytes)?;
-            let lineage = pool.lineage(&disk).await.map_err(qemu_failed)?;
-            pool.unload(&disk, &name, &half).await.map_err(qemu_failed)?;
-            if pool.lineage(&disk).await.map_err(qemu_failed)? != lineage {
-                return Err(transient("what the disk reads from went while it was copied"));
-            }
-            fault::point("shared_snapshot.copied").await.map_err(transient)?;
+            self.unload(&pool, (&disk, &name), &half).await?;
             sync(&half).await?;
             tokio::fs::rename(&half, &file).await.map_err(transient)?;
             sync(&self.snapshots()).await?;
-            fault::point("shared_snapshot.copy.whole").await.map_err(transient)?;
         }
         pool.forget_moment(&disk, &name).await.map_err(qemu_failed)?;
         disk::info(&file, "qcow2").await.map(|info| info.actual_size).map_err(qemu_failed)
+    }
+
+    /// Makes a file of a moment of a disk. Who reads that alone is not told where something goes that it reads, be it the moment itself,
+    /// which a host that is lost may take for its own.
+    async fn unload(&self, pool: &Pool, (disk, name): (&str, &str), file: &Path) -> Result<()> {
+        let read_from = async || {
+            let number = pool.number_of_moment(disk, name).await.map_err(qemu_failed)?;
+            Ok::<_, EngineError>((number, pool.lineage(disk).await.map_err(qemu_failed)?))
+        };
+        let before = read_from().await?;
+        pool.unload(disk, name, file).await.map_err(qemu_failed)?;
+        if read_from().await? == before {
+            Ok(())
+        } else {
+            Err(transient("what the disk reads from went while it was copied"))
+        }
     }
 
     /// Keeps in its store what a disk is now, whose machine's guest stands still for that. What was kept already stays.
     async fn keep_moment(&self, pool: &Pool, spec: &DiskSnapshotSpec, of: Option<Aim>) -> Result<()> {
         match of {
             // What is made of the moment needs no machine any more.
-            Some(aim) => self.act(aim, Act::Change, self.keep_moment_of(pool, spec, Some(aim.id))).await?,
-            None => self.keep_moment_of(pool, spec, None).await?,
+            Some(aim) => self.act(aim, Act::Change, self.keep_moment_of(pool, spec, Some(aim.id))).await,
+            None => self.keep_moment_of(pool, spec, None).await,
         }
-        fault::point("shared_snapshot.kept").await.map_err(transient)
     }
 
     async fn keep_moment_of(&self, pool: &Pool, spec: &DiskSnapshotSpec, of: Option<MachineId>) -> Result<()> {
@@ -88,7 +99,6 @@ impl QemuEngine {
         let runs = of.filter(|id| machine::find(&self.machine(*id), id.0).is_some());
         if let Some(id) = runs.filter(|_| is_new) {
             self.freeze(id).await;
-            fault::point("shared_snapshot.frozen").await.map_err(transient)?;
         }
         let kept = if is_new { pool.keep_moment(&disk, &name).await.map_err(qemu_failed) } else { Ok(()) };
         if let Some(id) = runs {
@@ -121,11 +131,9 @@ impl QemuEngine {
         if is_root && !pool.copy(&boot_of(id), &boot_of(spec.id)).await.map_err(qemu_failed)? {
             return Err(gone());
         }
-        fault::point("shared_disk.boot").await.map_err(transient)?;
         let coming = format!("{name}.coming");
         self.clone_snapshot(&pool, id, &coming).await?;
         pool.grow(&coming, gib(spec.size_gb)).await.map_err(qemu_failed)?;
-        fault::point("shared_disk.filled").await.map_err(transient)?;
         pool.publish(&coming, &name).await.map_err(qemu_failed)
     }
 
@@ -141,13 +149,13 @@ impl QemuEngine {
 
     /// Removes a snapshot, in the store and on this host.
     pub(super) async fn forget_shared_snapshot(&self, spec: &DiskSnapshotSpec, store: &Store) -> Result<()> {
+        let _turn = self.shared_snapshots.of(spec.id).await;
         let (pool, name) = (pool_of(store)?, spec.id.to_string());
         self.forget_snapshot(spec.id, None).await?;
         disk::remove(&self.staged(spec.id, "boot")?).await.map_err(qemu_failed)?;
         // That it is there is known for as long as anything of it is.
         for image in [format!("{name}.coming"), boot_of(spec.id), name.clone()] {
             pool.remove(&image).await.map_err(qemu_failed)?;
-            fault::point("shared_snapshot.removed").await.map_err(transient)?;
         }
         pool.forget_moment(&spec.disk.to_string(), &name).await.map_err(qemu_failed)
     }
