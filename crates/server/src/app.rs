@@ -243,6 +243,7 @@ impl App {
     /// Calls its workers off at once: whoever has the database by now goes on with what they did.
     fn call_off(&mut self) {
         self.tasks.abort_all();
+        self.vms.call_off();
     }
 }
 

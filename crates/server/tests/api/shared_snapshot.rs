@@ -462,3 +462,48 @@ async fn a_copy_of_a_host_that_was_removed_goes_with_it() {
     };
     admin.until("the copy's end", copies).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_does_not_answer_is_told_of_and_keeps_a_vm_from_nothing_else() {
+    let platform = platform().await;
+    let admin = &platform.admin;
+    let (id, root, _) = running(admin, "web").await;
+    platform.engine.refuse("snapshot_shared_disk", EngineError::Transient("the store does not answer".into()));
+    let path = format!("/disk_snapshots/{}", asked(admin, json!({"root_disk_id": root})).await);
+    let shown = async |admin: &Caller| admin.get(&path).await.body;
+    admin.until("why", async |admin| shown(&admin).await["message"] == "the store does not answer").await;
+    assert_eq!(shown(admin).await["status"], "pending");
+    let other = disk(admin, "other").await;
+    assert_eq!(admin.post(&format!("/disks/{other}/attach"), json!({"vm_id": id})).await.status, 202);
+    let change = async |admin: Caller| admin.get(&format!("/disks/{other}")).await.body["change"].clone();
+    admin.until("it is attached", async |admin| change(admin).await.is_null()).await;
+    platform.engine.allow("snapshot_shared_disk");
+    platform.advance(10);
+    ready(admin, &path).await;
+    assert_eq!(shown(admin).await["message"], Value::Null);
+    // One without room does not wait for it.
+    platform.engine.refuse("snapshot_shared_disk", EngineError::NoCapacity("the disk store is full".into()));
+    let full = asked(admin, json!({"root_disk_id": root})).await;
+    let failed = settled(admin, &format!("/disk_snapshots/{full}"), "failed").await;
+    assert!(failed["message"].as_str().is_some_and(|why| why.contains("the disk store is full")), "{failed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_of_a_vm_that_is_off_outlives_the_removal_of_its_host() {
+    let (platform, mut beta, id) = one_on_beta(Some(fencing())).await;
+    let admin = &platform.admin;
+    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    verb(admin, &id, "stop", "stopped").await;
+    beta.engine.hold("snapshot_shared_disk");
+    let snapshot = asked(admin, json!({"root_disk_id": root})).await;
+    admin.until("it is made", async |_| beta.engine.waiting() > 0).await;
+    lose(&platform, &mut beta).await;
+    assert_eq!(admin.delete(&format!("{HOSTS}/{}?lost=true", beta.id)).await.status, 204);
+    platform.advance(AFTER);
+    platform.advance(30);
+    ready(admin, &format!("/disk_snapshots/{snapshot}")).await;
+    assert_eq!(admin.get(&format!("/vms/{id}")).await.body["status"], "stopped");
+    verb(admin, &id, "start", "running").await;
+    beta.engine.let_go();
+    assert_eq!(platform.engine.violations(), [] as [String; 0]);
+}

@@ -188,6 +188,11 @@ impl Vms {
         &self.inner.views
     }
 
+    /// Calls off at once what runs beside the workers.
+    pub fn call_off(&self) {
+        self.copies().end_all();
+    }
+
     /// Disks of stores that are being copied into files.
     pub(in crate::services::vm) fn copies(&self) -> &Copies {
         &self.inner.copies

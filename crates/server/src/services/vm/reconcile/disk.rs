@@ -68,7 +68,8 @@ impl Life for DiskLife {
             Vec::new()
         };
         let is_brought = store::brought_disk::find(self.vms.db(), *id).await?.is_some();
-        Ok(Some(Seen { disk, is_brought, snapshot: open.first().map(DiskSnapshotRow::open), to }))
+        let first = open.iter().min_by_key(|snapshot| snapshot.look_at);
+        Ok(Some(Seen { disk, is_brought, snapshot: first.map(DiskSnapshotRow::open), to }))
     }
 
     async fn plan(&self, Seen { disk, is_brought, snapshot, to }: &Seen) -> Result<Next<DiskStep>, StepError> {

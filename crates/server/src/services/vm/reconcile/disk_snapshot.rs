@@ -103,6 +103,16 @@ impl DiskSnapshotLife {
 pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Result<(), StepError> {
     let seen = store::disk_snapshot::load(vms.db(), id).await?;
     let Some(seen) = seen.filter(DiskSnapshotRow::is_open) else { return Ok(()) };
+    let in_store = seen.store.is_some();
+    match make(vms, seen, of).await {
+        // Whatever else its VM wants does not wait for a store.
+        Err(StepError::Engine(error @ EngineError::Transient(_))) if in_store => trouble(vms, id, &error).await,
+        outcome => outcome,
+    }
+}
+
+async fn make(vms: &Vms, seen: DiskSnapshotRow, of: Option<Aim>) -> Result<(), StepError> {
+    let id = seen.id;
     let maker = Maker::of(vms, &seen, of).await?;
     let Some(snapshot) = begin(vms, seen, &maker).await? else { return Ok(()) };
     fault("disk", "snapshot", "begun").await?;
@@ -129,7 +139,7 @@ pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Resu
             snapshot.look_at = Some(look_again(snapshot.begun_at.unwrap_or(now), now));
             return;
         };
-        (snapshot.begun_at, snapshot.look_at) = (None, None);
+        (snapshot.begun_at, snapshot.look_at, snapshot.message) = (None, None, None);
         match outcome {
             Ok(bytes) => {
                 snapshot.status = DiskSnapshotStatus::Ready;
@@ -139,6 +149,18 @@ pub(super) async fn copy(vms: &Vms, id: DiskSnapshotId, of: Option<Aim>) -> Resu
                 snapshot.status = DiskSnapshotStatus::Failed;
                 snapshot.message = Some(reason);
             }
+        }
+    })
+    .await
+}
+
+/// Says why a snapshot is not made or given up yet, and when that is tried again.
+async fn trouble(vms: &Vms, id: DiskSnapshotId, error: &EngineError) -> Result<(), StepError> {
+    tracing::warn!(snapshot = %id, %error, "a snapshot of a disk in a store is not made yet; trying again");
+    record(vms, id, |snapshot, now| {
+        if snapshot.is_open() {
+            snapshot.message = Some(error.to_string());
+            snapshot.look_at = Some(look_again(snapshot.begun_at.unwrap_or(snapshot.created_at), now));
         }
     })
     .await

@@ -475,6 +475,8 @@ impl VmLife {
 
 /// A disk as a plan sees it.
 fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
+    // Whichever is to be looked at first: one that is copied for hours keeps none of the others waiting.
+    let open = snapshots.iter().filter(|snapshot| snapshot.disk == row.id).min_by_key(|snapshot| snapshot.look_at);
     Disk {
         id: row.id,
         status: row.status,
@@ -483,7 +485,7 @@ fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
         is_elsewhere: row.is_elsewhere(vm.machine.host),
         stuck_since: row.stuck_since,
         moving: row.moving,
-        snapshot: snapshots.iter().find(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open),
+        snapshot: open.map(DiskSnapshotRow::open),
     }
 }
 

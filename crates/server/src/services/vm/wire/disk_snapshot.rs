@@ -29,7 +29,7 @@ pub struct DiskSnapshotView {
     disk_id: String,
     /// How large the disk was, in GiB: the least of what is made from the snapshot.
     size_gb: i64,
-    /// What it takes on the host, or in its store, in bytes, once it is ready.
+    /// What it takes on the host, in bytes, once it is ready; in a store the most that it may take there.
     #[schema(required = true)]
     bytes: Option<i64>,
     /// Region it lies in.

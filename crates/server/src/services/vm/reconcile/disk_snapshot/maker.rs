@@ -46,6 +46,10 @@ impl Maker {
             None => None,
         };
         if let Some(host) = vm.and_then(|vm| vm.machine.host) {
+            if state_of(vms.db(), host).await?.is_none() {
+                let away = "the host of its VM was removed; the VM is about to be on another one";
+                return Err(EngineError::Transient(away.into()).into());
+            }
             return Ok(Self { host, engine: vms.engine_of(Some(host))?, of, store });
         }
         let begun = match begun {
@@ -117,16 +121,13 @@ impl Maker {
     }
 }
 
-/// Has the host go without what is half made there of a copy that begins anew on another. Where it does not, the next search of
-/// it finds that.
+/// Has the host go without what is half made there of a copy that begins anew on another, if it is there: whichever it is about to
+/// do to the moment of the disk is done before.
 pub(super) async fn leave(vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<(), StepError> {
     vms.copies().end(snapshot.id);
     let (Some(host), Some(name)) = (snapshot.host, &snapshot.store) else { return Ok(()) };
     if is_there(vms, host).await? {
-        let removed = vms.engine_of(Some(host))?.remove_shared_snapshot(&spec(snapshot), vms.store(name)?).await;
-        if let Err(error) = removed {
-            tracing::warn!(snapshot = %snapshot.id, %host, %error, "a host keeps what is half made of a snapshot");
-        }
+        vms.engine_of(Some(host))?.remove_shared_snapshot(&spec(snapshot), vms.store(name)?).await?;
     }
     Ok(())
 }
