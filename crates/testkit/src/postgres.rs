@@ -1,11 +1,12 @@
 //! Servers of PostgreSQL that a test starts, kills and promotes.
 
+use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Seek};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -21,11 +22,47 @@ const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nfsync = off\nfull_page_w
 
 /// A server, which ends with this value.
 pub struct Postgres {
+    /// What begins its programs.
+    launcher: Vec<String>,
     folder: TempDir,
     /// The folder of its rows.
     data: String,
     port: u16,
+    disk: Option<SmallDisk>,
     _held: UnixDatagram,
+}
+
+/// A file system of its own below a folder, in a mount namespace that is there for as long as this is.
+struct SmallDisk {
+    holder: Child,
+}
+
+impl SmallDisk {
+    fn mounted(at: &Path, megabytes: u32) -> Self {
+        let script =
+            format!("mount -t tmpfs -o size={megabytes}m,mode=0700,uid={NOBODY} tmpfs \"$1\" && echo && exec cat");
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", &script, "sh"]).arg(at);
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a namespace");
+        let mut said = [0];
+        holder.stdout.take().expect("a pipe").read_exact(&mut said).expect("it is mounted");
+        Self { holder }
+    }
+
+    fn launcher(&self) -> Vec<String> {
+        let space = format!("--mount=/proc/{}/ns/mnt", self.holder.id());
+        let nobody = NOBODY.to_string();
+        ["nsenter", &space, "setpriv", "--reuid", &nobody, "--regid", &nobody, "--clear-groups"]
+            .map(str::to_owned)
+            .to_vec()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
 }
 
 /// One of PostgreSQL's programs, of the latest release that is there.
@@ -45,10 +82,12 @@ pub fn postgres_program(name: &str) -> PathBuf {
 }
 
 /// Runs such a program to its end; returns whether it did what it was to do, and what it said.
-fn ran(name: &str, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(postgres_program(name));
-    command.args(arguments).current_dir("/").stdin(Stdio::null());
-    if rustix::process::geteuid().is_root() {
+fn ran(launcher: &[String], name: &str, arguments: &[&str]) -> (bool, String) {
+    let program = postgres_program(name);
+    let mut words = launcher.iter().map(OsStr::new).chain([program.as_os_str()]);
+    let mut command = Command::new(words.next().expect("a program"));
+    command.args(words).args(arguments).current_dir("/").stdin(Stdio::null());
+    if launcher.is_empty() && rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }
     // A server that the program leaves behind would hold a pipe open.
@@ -60,11 +99,6 @@ fn ran(name: &str, arguments: &[&str]) -> (bool, String) {
     (status.success(), text)
 }
 
-fn run(name: &str, arguments: &[&str]) {
-    let (done, said) = ran(name, arguments);
-    assert!(done, "{name} {arguments:?}: {said}");
-}
-
 impl Postgres {
     fn in_a_folder() -> Self {
         // As script/test calls its own: after three hours it ends and removes what a killed test leaves of this name.
@@ -74,35 +108,54 @@ impl Postgres {
         }
         let data = folder.path().join("data").to_string_lossy().into_owned();
         let (port, held) = free_port();
-        Self { folder, data, port, _held: held }
+        Self { launcher: Vec::new(), folder, data, port, disk: None, _held: held }
+    }
+
+    fn run(&self, name: &str, arguments: &[&str]) {
+        let (done, said) = ran(&self.launcher, name, arguments);
+        assert!(done, "{name} {arguments:?}: {said}");
     }
 
     /// A server that leads, with an empty database `berth`.
     pub fn started() -> Self {
-        Self::made(None)
+        Self::in_a_folder().made(None)
+    }
+
+    /// The same on a file system of so many megabytes of its own, which only root can make.
+    pub fn started_on_a_small_disk(megabytes: u32) -> Self {
+        let mut server = Self::in_a_folder();
+        let disk = SmallDisk::mounted(server.folder.path(), megabytes);
+        (server.launcher, server.disk) = (disk.launcher(), Some(disk));
+        server.made(None)
+    }
+
+    /// Its folder, as whoever is not in its mount namespace sees it.
+    pub fn folder(&self) -> PathBuf {
+        let folder = self.folder.path();
+        let Some(disk) = &self.disk else { return folder.to_owned() };
+        Path::new(&format!("/proc/{}/root", disk.holder.id())).join(folder.strip_prefix("/").unwrap_or(folder))
     }
 
     /// The same that listens at another address, too, in a network of the test's own: it lets in whoever comes.
     pub fn started_at(address: &str) -> Self {
-        Self::made(Some(address))
+        Self::in_a_folder().made(Some(address))
     }
 
-    fn made(at: Option<&str>) -> Self {
-        let server = Self::in_a_folder();
-        run("initdb", &["-D", &server.data, "-U", "berth", "--auth=trust", "--no-sync"]);
-        server.tell("postgresql.conf", SETTINGS);
+    fn made(self, at: Option<&str>) -> Self {
+        self.run("initdb", &["-D", &self.data, "-U", "berth", "--auth=trust", "--no-sync"]);
+        self.tell("postgresql.conf", SETTINGS);
         if let Some(address) = at {
-            server.tell("postgresql.conf", &format!("listen_addresses = '127.0.0.1,{address}'\n"));
-            server.tell("pg_hba.conf", "host all all all trust\n");
+            self.tell("postgresql.conf", &format!("listen_addresses = '127.0.0.1,{address}'\n"));
+            self.tell("pg_hba.conf", "host all all all trust\n");
         }
-        server.start();
-        server.sql("postgres", "CREATE DATABASE berth");
-        server
+        self.start();
+        self.sql("postgres", "CREATE DATABASE berth");
+        self
     }
 
     /// Adds to one of its files of settings.
     fn tell(&self, file: &str, text: &str) {
-        let file = std::fs::OpenOptions::new().append(true).open(format!("{}/{file}", self.data));
+        let file = std::fs::OpenOptions::new().append(true).open(self.folder().join("data").join(file));
         std::io::Write::write_all(&mut file.expect("a file"), text.as_bytes()).expect("settings");
     }
 
@@ -111,7 +164,7 @@ impl Postgres {
         let standby = Self::in_a_folder();
         let port = self.port.to_string();
         let from = ["-h", "127.0.0.1", "-p", &port, "-U", "berth", "-c", "fast"];
-        run("pg_basebackup", &[&["-D", &standby.data, "-R"], &from[..]].concat());
+        standby.run("pg_basebackup", &[&["-D", &standby.data, "-R"], &from[..]].concat());
         standby.start();
         self.sql("postgres", "ALTER SYSTEM SET synchronous_standby_names = '*'");
         self.sql("postgres", "SELECT pg_reload_conf()");
@@ -120,20 +173,29 @@ impl Postgres {
         standby
     }
 
+    /// Starts it again, where it has ended; whether it runs then.
+    pub fn runs(&self) -> bool {
+        ran(&self.launcher, "pg_ctl", &["-D", &self.data, "status"]).0 || self.starts()
+    }
+
     fn start(&self) {
+        assert!(self.starts(), "{}", std::fs::read_to_string(self.folder().join("log")).unwrap_or_default());
+    }
+
+    fn starts(&self) -> bool {
         let folder = self.folder.path().display();
         let (log, options) = (format!("{folder}/log"), format!("-p {} -k {folder}", self.port));
-        run("pg_ctl", &["-D", &self.data, "-w", "-l", &log, "-o", &options, "start"]);
+        ran(&self.launcher, "pg_ctl", &["-D", &self.data, "-w", "-l", &log, "-o", &options, "start"]).0
     }
 
     /// Has a follower lead.
     pub fn promote(&self) {
-        run("pg_ctl", &["-D", &self.data, "-w", "promote"]);
+        self.run("pg_ctl", &["-D", &self.data, "-w", "promote"]);
     }
 
     /// Ends it as a power failure would.
     pub fn kill(&self) {
-        let note = std::fs::read_to_string(format!("{}/postmaster.pid", self.data)).expect("a note of its process");
+        let note = std::fs::read_to_string(self.folder().join("data/postmaster.pid")).expect("a note of its process");
         let pid = note.lines().next().and_then(|line| line.parse().ok()).and_then(Pid::from_raw).expect("an id");
         kill_process(pid, Signal::KILL).expect("a process");
         // Its children listen for as long as they have not noticed.
@@ -145,7 +207,7 @@ impl Postgres {
     pub fn sql(&self, database: &str, statement: &str) -> String {
         let port = self.port.to_string();
         let arguments = ["-XAtq", "-h", "127.0.0.1", "-p", &port, "-U", "berth", "-d", database, "-c", statement];
-        let (done, said) = ran("psql", &arguments);
+        let (done, said) = ran(&self.launcher, "psql", &arguments);
         assert!(done, "{statement}: {said}");
         said.trim().to_owned()
     }
@@ -158,6 +220,6 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        let _ = ran("pg_ctl", &["-D", &self.data, "-m", "immediate", "stop"]);
+        let _ = ran(&self.launcher, "pg_ctl", &["-D", &self.data, "-m", "immediate", "stop"]);
     }
 }

@@ -314,6 +314,15 @@ impl Service {
         self.set("BERTH_FAULT", "");
     }
 
+    /// Whether it has ended by itself.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self.child.as_mut().is_none_or(|child| child.try_wait().ok().flatten().is_some());
+        if ended {
+            self.child = None;
+        }
+        ended
+    }
+
     /// Waits until it has ended by itself.
     pub fn died(&mut self) {
         self.ended();

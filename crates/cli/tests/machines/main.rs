@@ -17,6 +17,7 @@ mod disk;
 mod disk_import;
 mod endurance;
 mod firewall;
+mod full;
 mod guest;
 mod host;
 mod identity;
