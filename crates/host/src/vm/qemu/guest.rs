@@ -1,10 +1,12 @@
 //! What an agent of the guest does for a machine. A guest need not have one, and nothing waits long for what it says.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use berth_domain::ids::MachineId;
 use berth_qemu::Error;
 use berth_qemu::machine::{freeze, guest};
+use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::QemuEngine;
@@ -42,11 +44,17 @@ impl QemuEngine {
         }
     }
 
+    /// Has a guest stand still for as long as this is held.
+    pub(super) async fn frozen(&self, id: MachineId) -> Frozen {
+        // Whoever leaves while the guest is asked leaves it to go on, too.
+        let frozen = Frozen { id, dir: self.machine(id) };
+        self.freeze(id).await;
+        frozen
+    }
+
     /// Has a guest go on whose file systems somebody had frozen. What fails is tried with the next look at the copy.
     pub(super) async fn thaw(&self, id: MachineId) {
-        if let Err(error) = within(CONVERSATION, freeze::thaw(&self.machine(id))).await {
-            tracing::warn!(vm = %id, %error, "the guest's agent did not thaw its file systems");
-        }
+        thaw(id, &self.machine(id)).await;
     }
 
     /// Has a guest go on that was frozen so long ago that nobody copies for it any more: its agent was late, or the service
@@ -66,6 +74,27 @@ impl QemuEngine {
                 tracing::info!(vm = %id, %error, "the guest's agent did not set its clock");
             }
         });
+    }
+}
+
+/// A guest that stands still, and goes on when this is dropped, however its holder ends.
+pub(super) struct Frozen {
+    id: MachineId,
+    dir: PathBuf,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        // Where there is no runtime any more the next service finds it.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (id, dir) = (self.id, std::mem::take(&mut self.dir));
+        runtime.spawn(async move { thaw(id, &dir).await });
+    }
+}
+
+async fn thaw(id: MachineId, dir: &Path) {
+    if let Err(error) = within(CONVERSATION, freeze::thaw(dir)).await {
+        tracing::warn!(vm = %id, %error, "the guest's agent did not thaw its file systems");
     }
 }
 

@@ -97,11 +97,13 @@ impl QemuEngine {
         let (disk, name) = (spec.disk.to_string(), spec.id.to_string());
         let is_new = !pool.has_moment(&disk, &name).await.map_err(qemu_failed)?;
         let runs = of.filter(|id| machine::find(&self.machine(*id), id.0).is_some());
-        if let Some(id) = runs.filter(|_| is_new) {
-            self.freeze(id).await;
-        }
+        let still = match runs.filter(|_| is_new) {
+            Some(id) => Some(self.frozen(id).await),
+            None => None,
+        };
         let kept = if is_new { pool.keep_moment(&disk, &name).await.map_err(qemu_failed) } else { Ok(()) };
-        if let Some(id) = runs {
+        drop(still);
+        if let Some(id) = runs.filter(|_| !is_new) {
             self.thaw(id).await;
         }
         kept
