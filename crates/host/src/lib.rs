@@ -19,6 +19,7 @@ pub mod network;
 mod received;
 pub mod sandbox;
 mod settings;
+mod turns;
 pub mod vm;
 pub mod wire;
 

@@ -81,9 +81,19 @@ struct Ended {
     why: String,
 }
 
+/// What an image is.
 #[derive(Deserialize)]
 struct About {
+    id: String,
     size: u64,
+    parent: Option<Parent>,
+}
+
+/// What an image reads from.
+#[derive(Deserialize)]
+struct Parent {
+    pool: String,
+    image: String,
 }
 
 #[derive(Deserialize)]
@@ -168,20 +178,23 @@ impl Pool {
     /// From where an image is open; from nowhere where there is no such image. Ceph knows that of a program that died for half a
     /// minute.
     pub async fn openers(&self, image: &str) -> Result<Vec<IpAddr>> {
-        self.openers_at(&self.spec(image)).await
-    }
-
-    async fn openers_at(&self, spec: &str) -> Result<Vec<IpAddr>> {
-        let ended = self.rbd(&["status", "--format", "json", spec], LITTLE).await?;
+        let ended = self.rbd(&["status", "--format", "json", &self.spec(image)], LITTLE).await?;
         let status: Option<Status> = ended.found()?;
         status.into_iter().flat_map(|status| status.watchers).map(|watcher| watcher.address()).collect()
     }
 
     /// The size of an image in bytes; none where there is no such image.
     pub async fn size(&self, image: &str) -> Result<Option<u64>> {
-        let ended = self.rbd(&["info", "--format", "json", &self.spec(image)], LITTLE).await?;
-        let about: Option<About> = ended.found()?;
-        Ok(about.map(|about| about.size))
+        Ok(self.about(&self.spec(image)).await?.map(|about| about.size))
+    }
+
+    /// The size in bytes of an image that has to be there.
+    async fn size_of(&self, image: &str) -> Result<u64> {
+        self.size(image).await?.ok_or_else(|| Error::Store(format!("it has no {image}")))
+    }
+
+    async fn about(&self, spec: &str) -> Result<Option<About>> {
+        self.rbd(&["info", "--format", "json", spec], LITTLE).await?.found()
     }
 
     /// Makes an image of so many bytes with nothing on it, in the place of one that is there.
@@ -225,7 +238,7 @@ impl Pool {
 
     /// Makes a file of an image; there is none yet. An image of more bytes than it may have is refused.
     pub async fn export(&self, image: &str, file: &Path, most: u64) -> Result<()> {
-        let bytes = self.size(image).await?.ok_or_else(|| Error::Store(format!("it has no {image}")))?;
+        let bytes = self.size_of(image).await?;
         if bytes > most {
             let text = format!("{image} has {bytes} bytes in its pool, more than the {most} that it may have");
             return Err(Error::Damaged(text));

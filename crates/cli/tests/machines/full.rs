@@ -1,9 +1,11 @@
-//! Full disks: of a host that joined, and of a database. What runs stands still or goes on, what is new goes elsewhere or says why
+//! Full disks: of a service, of a host that joined, and of a database. What runs stands still or goes on, what is new goes elsewhere or says why
 //! not, nothing that was acknowledged is lost, and all of it goes on once there is room.
 
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use berth_testkit::{Caller, HostProcess, Postgres, Service, eventually, vm};
+use berth_testkit::{Caller, HostProcess, Postgres, Service, eventually, images, vm};
 use serde_json::{Value, json};
 
 use crate::BERTH;
@@ -18,8 +20,55 @@ const ON_A_SMALL_DISK: &str = "mount -t tmpfs -o size=1100m tmpfs \"$BERTH_DATA_
 const WRITES: &str =
     "(dd if=/dev/urandom of=/root/more bs=1M count=64 && sync && echo all >/root/written) >/dev/null 2>&1 &";
 
+/// Bytes that are left for a guest to write more than.
+const LEFT: u64 = 32 << 20;
 /// Most projects that a file system which is full takes, in what its database has there already.
 const MOST: usize = 5000;
+
+/// Fills a disk with one file, to its last block.
+fn fill(file: &Path) {
+    let of = format!("of={}", file.display());
+    let full = Command::new("dd").args(["if=/dev/zero", &of, "bs=8k"]).output().expect("dd");
+    assert!(!full.status.success(), "the disk is full");
+}
+
+/// A service whose data folder is a small file system of its own, in a mount namespace.
+fn on_a_small_disk(megabytes: u32) -> Service {
+    let mut service = Service::new(BERTH, &[]);
+    service.configure("disk_reserve_gb = 0\ndisk_overcommit = 1000.0\n");
+    let dir = service.dir.path().to_owned();
+    let config = std::fs::read_to_string(dir.join("berth.toml")).expect("a file");
+    let script = format!(
+        "mount -t tmpfs -o size={megabytes}m tmpfs \"$BERTH_DATA_DIR\" && mkdir \"$BERTH_DATA_DIR/images\" && \
+         cp -r \"$IMAGE\" \"$BERTH_DATA_DIR/images/\" && printf %s \"$CONFIG\" >\"$BERTH_CONFIG\" && exec \"$0\" serve"
+    );
+    let inner = service.command();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--map-root-user", "sh", "-c", &script, BERTH]);
+    for (name, value) in inner.get_envs() {
+        command.env(name, value.unwrap_or_default());
+    }
+    command.env("IMAGE", images().join("micro")).env("CONFIG", config);
+    let log = OpenOptions::new().create(true).append(true).open(dir.join("service.log")).expect("a log");
+    command.stdout(log.try_clone().expect("a log")).stderr(log);
+    service.start_as(command);
+    service
+}
+
+/// A process that lives in the service's mount namespace.
+fn process_in(service: &Service) -> u32 {
+    let port = service.base.rsplit(':').next().expect("a port").to_owned();
+    for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let listens = String::from_utf8_lossy(&environment).contains(&format!("BERTH_LISTEN=127.0.0.1:{port}"));
+        if listens && String::from_utf8_lossy(&command).ends_with("serve\0") {
+            return pid;
+        }
+    }
+    panic!("no such process");
+}
 
 /// The message of a VM.
 async fn message(admin: &Caller, id: &str) -> String {
@@ -40,6 +89,40 @@ async fn go(admin: &Caller, ids: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_of_a_service_loses_nothing() {
+    let service = on_a_small_disk(1100);
+    let caller = service.admin().await;
+    caller.until("the image", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "ready" }).await;
+    let id = caller.running_vm("web").await;
+    // Seen through the namespace of the service's machine.
+    let inside = format!("/proc/{}/root{}", process_in(&service), service.dir.path().display());
+    let filler = PathBuf::from(format!("{inside}/filler"));
+    fill(&filler);
+    let answer = caller.post("/vms", vm("late")).await;
+    assert!([201, 503].contains(&answer.status), "{answer:?}");
+    if answer.status == 201 {
+        let late = caller.get(&format!("/vms/{}/wait?status=running&timeout=5", answer.id())).await.body;
+        assert_ne!(late["status"], "running");
+    }
+    assert_eq!(caller.get(&format!("/vms/{id}")).await.status, 200);
+    std::fs::remove_file(&filler).expect("room again");
+    eventually("the service to work again", 120, || {
+        let output = Command::new("curl").args(["-sf", &format!("{}/readyz", service.base)]).output().ok()?;
+        output.status.success().then_some(())
+    });
+    for vm in caller.get("/vms").await.body["data"].as_array().expect("a list") {
+        let id = vm["id"].as_str().expect("an id");
+        caller
+            .until("the deletion", |c| {
+                let path = format!("/vms/{id}");
+                async move { [202, 404].contains(&c.delete(&path).await.status) }
+            })
+            .await;
+        caller.gone(id).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_of_a_host_that_joined_loses_nothing() {
     let service = Service::started(BERTH, &["micro"]);
     let admin = service.admin().await;
@@ -52,15 +135,17 @@ async fn a_full_disk_of_a_host_that_joined_loses_nothing() {
     // Seen through the namespace of the host's program.
     let inside = format!("/proc/{}/root{}", host.pid(), host.dir.path().display());
     let image = format!("{inside}/images/micro/image.json");
-    eventually("the image", 120, || std::path::Path::new(&image).exists().then_some(()));
+    eventually("the image", 120, || Path::new(&image).exists().then_some(()));
     does(&admin, &own, "cordon").await;
     let id = admin.create_vm(with_login(&service)).await;
     let shown = ready(&admin, &id).await;
     assert_eq!(shown["host_id"], small);
 
-    let filler = format!("{inside}/filler");
-    let full = Command::new("dd").args(["if=/dev/zero", &format!("of={filler}"), "bs=64k"]).output().expect("dd");
-    assert!(!full.status.success(), "the disk is full");
+    let filler = PathBuf::from(format!("{inside}/filler"));
+    fill(&filler);
+    // The guest fills the rest itself, once somebody has logged in to it.
+    let file = OpenOptions::new().write(true).open(&filler).expect("the filler");
+    file.set_len(file.metadata().expect("its size").len() - LEFT).expect("some room");
     assert!(login(&service, &shown).arg(WRITES).status().expect("ssh").success());
     admin
         .until("its disk has no room", async |admin| message(&admin, &id).await.contains("the host's disk is full"))
@@ -114,9 +199,7 @@ async fn a_full_disk_of_the_database_takes_nothing_back() {
     service.start();
     let (admin, mut made) = (service.admin().await, Vec::new());
     let filler = postgres.folder().join("filler");
-    let full =
-        Command::new("dd").args(["if=/dev/zero", &format!("of={}", filler.display()), "bs=8k"]).output().expect("dd");
-    assert!(!full.status.success(), "the disk is full");
+    fill(&filler);
     let told = makes_until_refused(&admin, &mut made).await;
     println!("after {} projects: {told}", made.len());
     std::fs::remove_file(&filler).expect("room again");

@@ -1,8 +1,6 @@
 //! What a host can lack: QEMU, an image's bytes, room on its disk, exclusiveness.
 
-use std::process::Command;
-
-use berth_testkit::{Service, eventually, images, vm};
+use berth_testkit::{Service, images, vm};
 
 use crate::BERTH;
 
@@ -97,79 +95,6 @@ async fn a_vm_whose_image_was_damaged_says_so_and_can_go() {
     assert!(failed["message"].as_str().is_some_and(|m| m.contains("image 'micro' is damaged")), "{failed}");
     caller.delete(&format!("/vms/{id}")).await;
     caller.gone(&id).await;
-}
-
-/// A service whose data folder is a small file system of its own, in a mount namespace.
-fn on_a_small_disk(megabytes: u32) -> Service {
-    let mut service = Service::new(BERTH, &[]);
-    service.configure("disk_reserve_gb = 0\ndisk_overcommit = 1000.0\n");
-    let dir = service.dir.path().to_owned();
-    let config = std::fs::read_to_string(dir.join("berth.toml")).expect("a file");
-    let script = format!(
-        "mount -t tmpfs -o size={megabytes}m tmpfs \"$BERTH_DATA_DIR\" && mkdir \"$BERTH_DATA_DIR/images\" && \
-         cp -r \"$IMAGE\" \"$BERTH_DATA_DIR/images/\" && printf %s \"$CONFIG\" >\"$BERTH_CONFIG\" && exec \"$0\" serve"
-    );
-    let inner = service.command();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--map-root-user", "sh", "-c", &script, BERTH]);
-    for (name, value) in inner.get_envs() {
-        command.env(name, value.unwrap_or_default());
-    }
-    command.env("IMAGE", images().join("micro")).env("CONFIG", config);
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("service.log")).expect("a log");
-    command.stdout(log.try_clone().expect("a log")).stderr(log);
-    service.start_as(command);
-    service
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_loses_nothing() {
-    let service = on_a_small_disk(1100);
-    let caller = service.admin().await;
-    caller.until("the image", |c| async move { c.get("/api/v1/images/micro").await.body["status"] == "ready" }).await;
-    let id = caller.running_vm("web").await;
-    // Seen through the namespace of the service's machine.
-    let inside = format!("/proc/{}/root{}", process_in(&service), service.dir.path().display());
-    let filler = format!("{inside}/filler");
-    let fill = || Command::new("dd").args(["if=/dev/zero", &format!("of={filler}"), "bs=64k"]).output();
-    assert!(!fill().expect("dd").status.success(), "the disk is full");
-    let answer = caller.post("/vms", vm("late")).await;
-    assert!([201, 503].contains(&answer.status), "{answer:?}");
-    if answer.status == 201 {
-        let late = caller.get(&format!("/vms/{}/wait?status=running&timeout=5", answer.id())).await.body;
-        assert_ne!(late["status"], "running");
-    }
-    assert_eq!(caller.get(&format!("/vms/{id}")).await.status, 200);
-    std::fs::remove_file(&filler).expect("room again");
-    eventually("the service to work again", 120, || {
-        let output = Command::new("curl").args(["-sf", &format!("{}/readyz", service.base)]).output().ok()?;
-        output.status.success().then_some(())
-    });
-    for vm in caller.get("/vms").await.body["data"].as_array().expect("a list") {
-        let id = vm["id"].as_str().expect("an id");
-        caller
-            .until("the deletion", |c| {
-                let path = format!("/vms/{id}");
-                async move { [202, 404].contains(&c.delete(&path).await.status) }
-            })
-            .await;
-        caller.gone(id).await;
-    }
-}
-
-/// A process that lives in the service's mount namespace.
-fn process_in(service: &Service) -> u32 {
-    let port = service.base.rsplit(':').next().expect("a port").to_owned();
-    for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else { continue };
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let listens = String::from_utf8_lossy(&environment).contains(&format!("BERTH_LISTEN=127.0.0.1:{port}"));
-        if listens && String::from_utf8_lossy(&command).ends_with("serve\0") {
-            return pid;
-        }
-    }
-    panic!("no such process");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,8 @@ use super::disk::{DiskKind, DiskStatus, DiskType};
 use crate::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::fields::{Fields, id};
-use crate::ids::{DiskId, DiskSnapshotId};
+use crate::host::State;
+use crate::ids::{DiskId, DiskSnapshotId, HostId};
 use crate::names::Name;
 use crate::vm::request::name;
 use crate::words;
@@ -55,6 +56,61 @@ pub struct Open {
     pub id: DiskSnapshotId,
     /// Not before this.
     pub after: Option<Timestamp>,
+}
+
+/// Of those that are open, the one to look at first.
+pub fn first(open: impl IntoIterator<Item = Open>) -> Option<Open> {
+    open.into_iter().min_by_key(|open| open.after)
+}
+
+impl Open {
+    /// Whether it is time to do something about it.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.after.is_none_or(|at| at <= now)
+    }
+}
+
+/// A host, and where it stands; nowhere once it was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which.
+    pub host: HostId,
+    /// Where it stands.
+    pub state: Option<State>,
+}
+
+impl Place {
+    /// Whether it is the platform's still, and not lost.
+    pub fn is_there(&self) -> bool {
+        !matches!(self.state, None | Some(State::Lost))
+    }
+}
+
+/// Who does something about a snapshot of a disk that lies in a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// This host.
+    Host(HostId),
+    /// Any that reaches the store.
+    Any,
+    /// Nobody before its VM is on another host.
+    Nobody,
+}
+
+/// Who makes a snapshot of a disk in a store, or gives it up: the host of the VM that has the disk, whose guest stands still for
+/// that; for none, the one on which it was begun, or else any other.
+pub fn maker(vm: Option<Place>, begun: Option<Place>) -> Actor {
+    match (vm, begun) {
+        (Some(Place { state: None, .. }), _) => Actor::Nobody,
+        (Some(place), _) => Actor::Host(place.host),
+        (None, Some(place)) if place.is_there() => Actor::Host(place.host),
+        (None, _) => Actor::Any,
+    }
+}
+
+/// Who removes a snapshot of a disk in a store that nothing makes: the host that has a file of it, which is gone with that host.
+pub fn remover(file: Option<Place>) -> Actor {
+    file.filter(|place| place.state.is_some()).map_or(Actor::Any, |place| Actor::Host(place.host))
 }
 
 /// Whether the owner of a snapshot's disk has to do something about it.
@@ -212,6 +268,40 @@ mod tests {
             assert_eq!(refused(Wanted { region: "far", ..wanted }), "snapshot_id");
             assert_eq!(refused(Wanted { size_gb: 9, ..wanted }), "disk.size_gb");
         }
+    }
+
+    #[test]
+    fn the_first_is_the_one_that_waited_for_no_time_or_the_shortest() {
+        let open = |after: Option<i64>| Open { id: DiskSnapshotId(uuid::Uuid::nil()), after: after.map(Timestamp) };
+        assert_eq!(first([open(Some(2)), open(Some(1))]), Some(open(Some(1))));
+        assert_eq!(first([open(Some(1)), open(None)]), Some(open(None)));
+        let due = |after| open(after).is_due(Timestamp(5));
+        assert_eq!([due(None), due(Some(5)), due(Some(6))], [true, true, false]);
+    }
+
+    #[test]
+    fn the_host_of_a_vm_makes_a_snapshot_or_nobody_and_for_none_whoever_is_there() {
+        let [vm, begun] = [1, 2].map(|id| HostId(uuid::Uuid::from_u128(id)));
+        let at = |host, state| Some(Place { host, state });
+        for state in [State::Ready, State::Lost] {
+            assert_eq!(maker(at(vm, Some(state)), at(begun, Some(State::Ready))), Actor::Host(vm), "{state}");
+        }
+        assert_eq!(maker(at(vm, None), at(begun, Some(State::Ready))), Actor::Nobody);
+        assert_eq!(maker(None, at(begun, Some(State::Ready))), Actor::Host(begun));
+        for state in [None, Some(State::Lost)] {
+            assert_eq!(maker(None, at(begun, state)), Actor::Any);
+        }
+        assert_eq!(maker(None, None), Actor::Any);
+    }
+
+    #[test]
+    fn the_host_of_a_file_removes_it_for_as_long_as_the_platform_has_that_host() {
+        let host = HostId(uuid::Uuid::nil());
+        for state in [State::Ready, State::Lost] {
+            assert_eq!(remover(Some(Place { host, state: Some(state) })), Actor::Host(host));
+        }
+        assert_eq!(remover(Some(Place { host, state: None })), Actor::Any);
+        assert_eq!(remover(None), Actor::Any);
     }
 
     #[test]

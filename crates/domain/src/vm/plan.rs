@@ -413,7 +413,7 @@ fn copies(s: &Snapshot) -> bool {
 /// The next snapshot that its disks want, or look at one.
 fn snapshots(s: &Snapshot) -> Option<Step> {
     let open = s.disks.iter().filter_map(|disk| disk.snapshot);
-    open.filter(|open| open.after.is_none_or(|at| at <= s.now)).map(|open| Step::SnapshotDisk(open.id)).next()
+    open.filter(|open| open.is_due(s.now)).map(|open| Step::SnapshotDisk(open.id)).next()
 }
 
 /// How its disks want to change. One that is being copied waits, and does not grow before it is copied; else a disk grows

@@ -1,18 +1,17 @@
 //! What a host knows of a network, and how it notes that.
 
-use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use berth_domain::host::network::{Member, Membership, NetworkSpec};
 use berth_domain::ids::{MachineId, NetworkId};
 use berth_egress::network::{self, Roster};
 use berth_process::folder;
 use serde::{Deserialize, Serialize};
-use tokio::sync::OwnedMutexGuard;
 
 use crate::Result;
 use crate::error::transient;
+use crate::turns::Turns;
 
 /// What a network was told, in its folder.
 const NOTE: &str = "network.json";
@@ -27,7 +26,7 @@ pub(super) struct LocalNetwork {
     pub slot: u32,
     spec: Mutex<NetworkSpec>,
     /// Held, for each machine, while that is linked or parted: both of its sides are of one pair.
-    alone: Mutex<HashMap<MachineId, Weak<tokio::sync::Mutex<()>>>>,
+    pub alone: Turns<MachineId>,
     /// What was said last of it in the log.
     said: Mutex<Option<String>>,
 }
@@ -41,7 +40,7 @@ struct Note {
 
 impl LocalNetwork {
     pub fn new(slot: u32, spec: NetworkSpec) -> Arc<Self> {
-        let (alone, said) = (Mutex::default(), Mutex::default());
+        let (alone, said) = (Turns::default(), Mutex::default());
         Arc::new(Self { turn: tokio::sync::Mutex::default(), slot, spec: Mutex::new(spec), alone, said })
     }
 
@@ -77,18 +76,6 @@ impl LocalNetwork {
 
     pub fn has(&self, machine: MachineId) -> bool {
         lock(&self.spec).members.iter().any(|member| member.machine == machine)
-    }
-
-    /// Waits until nobody else links or parts a machine.
-    pub async fn alone(&self, machine: MachineId) -> OwnedMutexGuard<()> {
-        let own = {
-            let mut all = lock(&self.alone);
-            all.retain(|_, held| held.strong_count() > 0);
-            let held = all.get(&machine).and_then(Weak::upgrade).unwrap_or_default();
-            all.insert(machine, Arc::downgrade(&held));
-            held
-        };
-        own.lock_owned().await
     }
 
     /// Notes what it is, in its folder.

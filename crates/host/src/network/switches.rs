@@ -275,7 +275,7 @@ impl Switches {
     /// Has a member of a network linked if it runs here, unless both sides have its link.
     async fn link(&self, known: &Arc<LocalNetwork>, shared: &Shared, member: &Member) -> Result<()> {
         let Some(dir) = self.carried(member.machine)? else { return Ok(()) };
-        let _alone = known.alone(member.machine).await;
+        let _alone = known.alone.of(member.machine).await;
         let mut program = process::connect(&dir).await.map_err(transient)?;
         let status = program.status().await.map_err(transient)?;
         let spec = known.spec();
@@ -442,7 +442,7 @@ impl Switches {
         let part = async |machine: MachineId| {
             let told = async {
                 let Some(dir) = self.carried(machine)? else { return Ok(()) };
-                let _alone = known.alone(machine).await;
+                let _alone = known.alone.of(machine).await;
                 if known.has(machine) {
                     return Ok(());
                 }

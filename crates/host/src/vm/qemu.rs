@@ -46,7 +46,6 @@ mod shared_snapshots;
 mod snapshots;
 mod start;
 mod travels;
-mod turns;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -74,7 +73,6 @@ use self::exports::Exports;
 use self::network::Programs;
 use self::screen::Screens;
 use self::serving::Serving;
-use self::turns::Turns;
 use super::integrity::Integrity;
 use super::{
     Aim, Arrival, BroughtDisk, Capacity, Channel, Console, Content, DiskSnapshotSpec, DiskSpec, Edition, Engine,
@@ -87,6 +85,7 @@ use crate::error::{qemu_failed, transient};
 use crate::generation::{self, Generations};
 use crate::gpu::Gpus;
 use crate::network::Switches;
+use crate::turns::Turns;
 use crate::{Result, lost};
 
 /// Bytes of a GiB.
@@ -123,7 +122,7 @@ pub struct QemuEngine {
     /// Who makes a base of a snapshot has this.
     making_bases: tokio::sync::Mutex<()>,
     /// Who makes or removes a snapshot of a disk of a store has its turn.
-    shared_snapshots: Turns,
+    shared_snapshots: Turns<DiskSnapshotId>,
     screens: Screens,
     exports: Arc<Exports>,
     serving: Serving,

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use tokio::process::Command;
 
-use super::{LITTLE, Pool, REMOVING, plain, secret, slowest};
+use super::{About, LITTLE, Pool, REMOVING, plain, secret, slowest};
 use crate::host::tool;
 use crate::{Error, Result};
 
@@ -50,7 +50,6 @@ impl Child {
 #[derive(Deserialize)]
 struct Moment {
     id: u64,
-    #[serde(default)]
     name: String,
 }
 
@@ -60,26 +59,7 @@ struct Written {
     length: u64,
 }
 
-#[derive(Deserialize)]
-struct About {
-    id: String,
-    parent: Option<Parent>,
-}
-
-/// What an image reads from.
-#[derive(Deserialize)]
-struct Parent {
-    pool: String,
-    image: String,
-}
-
 impl Pool {
-    /// Whether an image has a moment of this name.
-    pub async fn has_moment(&self, image: &str, name: &str) -> Result<bool> {
-        let ended = self.rbd(&["info", "--format", "json", &self.moment(image, name)], LITTLE).await?;
-        Ok(ended.found::<serde_json::Value>()?.is_some())
-    }
-
     /// Keeps what an image is now under a name; one that is kept so stays as it is.
     pub async fn keep_moment(&self, image: &str, name: &str) -> Result<()> {
         let ended = self.rbd(&["snap", "create", "--no-progress", &self.moment(image, name)], MOMENT).await?;
@@ -111,28 +91,25 @@ impl Pool {
     /// Has nothing read from an image any more, nor believe that it does: all that is flattened for that is noted at the image before, so
     /// that whoever begins anew looks below it, too.
     async fn release(&self, spec: &str) -> Result<()> {
-        for child in self.children(spec).await? {
-            self.note_flattened(spec, &child).await?;
-        }
-        let mut known = BTreeSet::new();
+        let mut flattened = BTreeSet::new();
         loop {
-            let noted = self.noted_flattened(spec).await?;
-            for image in noted.difference(&known) {
-                self.flatten_at(image).await?;
-            }
-            let mut is_over = true;
+            let mut noted = self.noted_flattened(spec).await?;
+            let mut below = self.all_below(spec).await?;
             for image in &noted {
-                for below in self.all_below(image).await? {
-                    if !noted.contains(&below) {
-                        self.note_flattened(spec, &below).await?;
-                        is_over = false;
-                    }
+                below.extend(self.all_below(image).await?);
+            }
+            for image in below {
+                if noted.insert(image.clone()) {
+                    self.note_flattened(spec, &image).await?;
                 }
             }
-            if is_over {
+            if noted.is_subset(&flattened) {
                 return Ok(());
             }
-            known = noted;
+            for image in noted.difference(&flattened) {
+                self.flatten_at(image).await?;
+            }
+            flattened = noted;
         }
     }
 
@@ -189,8 +166,7 @@ impl Pool {
     pub async fn lineage(&self, image: &str) -> Result<Vec<String>> {
         let (mut lineage, mut at) = (Vec::new(), Some(self.spec(image)));
         while let Some(spec) = at.take() {
-            let ended = self.rbd(&["info", "--format", "json", &spec], LITTLE).await?;
-            if let Some(About { id, parent }) = ended.found()? {
+            if let Some(About { id, parent, .. }) = self.about(&spec).await? {
                 lineage.push(id);
                 at = parent.map(|parent| format!("{}/{}", parent.pool, parent.image));
             }
@@ -215,8 +191,7 @@ impl Pool {
     }
 
     async fn stands_alone(&self, spec: &str) -> Result<bool> {
-        let about: Option<About> = self.rbd(&["info", "--format", "json", spec], LITTLE).await?.found()?;
-        Ok(about.is_none_or(|about| about.parent.is_none()))
+        Ok(self.about(spec).await?.is_none_or(|about| about.parent.is_none()))
     }
 
     /// Copies a small image, in the place of one that is there; whether there is one to be copied.
@@ -227,7 +202,7 @@ impl Pool {
 
     /// The most bytes that a moment has which were ever written, what it reads from other images among them.
     pub async fn written(&self, image: &str, name: &str) -> Result<u64> {
-        let bytes = self.size(image).await?.ok_or_else(|| Error::Store(format!("it has no {image}")))?;
+        let bytes = self.size_of(image).await?;
         let diff = ["diff", "--whole-object", "--format", "json", &self.moment(image, name)];
         // An image that keeps no map of its parts is asked for each of them.
         let parts: Option<Vec<Written>> = self.rbd(&diff, slowest(bytes)).await?.found()?;
@@ -237,7 +212,7 @@ impl Pool {
 
     /// Makes a qcow2 file of a moment that lies on no other and takes room where something was written.
     pub async fn unload(&self, image: &str, name: &str, file: &Path) -> Result<()> {
-        let bytes = self.size(image).await?.ok_or_else(|| Error::Store(format!("it has no {image}")))?;
+        let bytes = self.size_of(image).await?;
         let key = self.key_file()?;
         let mut command = Command::new(tool("qemu-img")?);
         command.args(["convert", "-O", "qcow2", "--object", &secret(&key), "--image-opts"]);

@@ -65,6 +65,7 @@ mod screen;
 mod secret;
 mod shared_disk;
 mod shared_snapshot;
+mod shared_snapshot_host;
 mod slow;
 mod ssh_key;
 mod standing;

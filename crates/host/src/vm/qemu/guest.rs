@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_domain::ids::MachineId;
 use berth_qemu::Error;
 use berth_qemu::machine::{freeze, guest};
+use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
@@ -36,7 +37,7 @@ impl QemuEngine {
 
     /// Has the file systems of a guest frozen, of which a disk is about to be copied. Where nothing does that, or not in time,
     /// the copy has what a loss of power would have left.
-    pub(super) async fn freeze(&self, id: MachineId) {
+    async fn freeze(&self, id: MachineId) {
         self.thaw(id).await;
         match within(CONVERSATION, freeze::freeze(&self.machine(id))).await {
             Ok(frozen) => tracing::info!(vm = %id, frozen, "a copy of a disk begins"),
@@ -44,12 +45,17 @@ impl QemuEngine {
         }
     }
 
-    /// Has a guest stand still for as long as this is held.
-    pub(super) async fn frozen(&self, id: MachineId) -> Frozen {
-        // Whoever leaves while the guest is asked leaves it to go on, too.
-        let frozen = Frozen { id, dir: self.machine(id) };
-        self.freeze(id).await;
-        frozen
+    /// Does something to a machine while its guest stands still, or only once more, where it was begun before: then the guest may
+    /// stand still yet. It goes on after that, and also where whoever waits for this leaves.
+    pub(super) async fn while_still<T>(&self, id: MachineId, is_new: bool, act: BoxFuture<'_, T>) -> T {
+        let left = Left { id, dir: Some(self.machine(id)) };
+        if is_new {
+            self.freeze(id).await;
+        }
+        let outcome = act.await;
+        self.thaw(id).await;
+        left.never();
+        outcome
     }
 
     /// Has a guest go on whose file systems somebody had frozen. What fails is tried with the next look at the copy.
@@ -77,18 +83,25 @@ impl QemuEngine {
     }
 }
 
-/// A guest that stands still, and goes on when this is dropped, however its holder ends.
-pub(super) struct Frozen {
+/// A guest that goes on when this is dropped, since whoever had it stand still has left.
+struct Left {
     id: MachineId,
-    dir: PathBuf,
+    dir: Option<PathBuf>,
 }
 
-impl Drop for Frozen {
+impl Left {
+    fn never(mut self) {
+        self.dir = None;
+    }
+}
+
+impl Drop for Left {
     fn drop(&mut self) {
         // Where there is no runtime any more the next service finds it.
-        let Ok(runtime) = Handle::try_current() else { return };
-        let (id, dir) = (self.id, std::mem::take(&mut self.dir));
-        runtime.spawn(async move { thaw(id, &dir).await });
+        if let (Some(dir), Ok(runtime)) = (self.dir.take(), Handle::try_current()) {
+            let id = self.id;
+            runtime.spawn(async move { thaw(id, &dir).await });
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use berth_domain::host::aim::Act;
 use berth_domain::ids::{DiskSnapshotId, MachineId};
 use berth_qemu::rbd::Pool;
 use berth_qemu::{disk, machine};
+use futures::FutureExt;
 
 use super::shared::pool_of;
 use super::shared_boots::boot_of;
@@ -95,18 +96,13 @@ impl QemuEngine {
 
     async fn keep_moment_of(&self, pool: &Pool, spec: &DiskSnapshotSpec, of: Option<MachineId>) -> Result<()> {
         let (disk, name) = (spec.disk.to_string(), spec.id.to_string());
-        let is_new = !pool.has_moment(&disk, &name).await.map_err(qemu_failed)?;
-        let runs = of.filter(|id| machine::find(&self.machine(*id), id.0).is_some());
-        let still = match runs.filter(|_| is_new) {
-            Some(id) => Some(self.frozen(id).await),
-            None => None,
+        let is_new = pool.number_of_moment(&disk, &name).await.map_err(qemu_failed)?.is_none();
+        let keep = async { if is_new { pool.keep_moment(&disk, &name).await } else { Ok(()) } };
+        let kept = match of.filter(|id| machine::find(&self.machine(*id), id.0).is_some()) {
+            Some(id) => self.while_still(id, is_new, keep.boxed()).await,
+            None => keep.await,
         };
-        let kept = if is_new { pool.keep_moment(&disk, &name).await.map_err(qemu_failed) } else { Ok(()) };
-        drop(still);
-        if let Some(id) = runs.filter(|_| !is_new) {
-            self.thaw(id).await;
-        }
-        kept
+        kept.map_err(qemu_failed)
     }
 
     /// Lays among this host's bases what a root disk boots with, and notes that for a copy of it.

@@ -10,6 +10,7 @@ use berth_domain::ids::{DiskSnapshotId, MachineId};
 use berth_qemu::disk;
 use berth_qemu::image::Manifest;
 use berth_qemu::machine::{self, Drive, snapshot};
+use futures::FutureExt;
 
 use super::disks::in_time;
 use super::{DiskSnapshotSpec, DiskSpec, QemuEngine, gib, notes, room};
@@ -103,14 +104,14 @@ impl QemuEngine {
         machine: MachineId,
         is_new: bool,
     ) -> Result<snapshot::Progress> {
-        if is_new {
-            self.freeze(machine).await;
-            fault::point("disk.snapshot.frozen").await.map_err(transient)?;
-        }
-        let (dir, half) = (self.machine(machine), self.half_made(spec.id));
-        let progress = in_time(snapshot::take(&dir, drive, &spec.id.serial(), &half)).await;
-        self.thaw(machine).await;
-        progress
+        let take = async {
+            if is_new {
+                fault::point("disk.snapshot.frozen").await.map_err(transient)?;
+            }
+            let (dir, half) = (self.machine(machine), self.half_made(spec.id));
+            in_time(snapshot::take(&dir, drive, &spec.id.serial(), &half)).await
+        };
+        self.while_still(machine, is_new, take.boxed()).await
     }
 
     /// Refuses to copy a disk for which the host has no room at this moment.

@@ -156,7 +156,7 @@ async fn make(vms: &Vms, seen: DiskSnapshotRow, of: Option<Aim>) -> Result<(), S
 
 /// Says why a snapshot is not made or given up yet, and when that is tried again.
 async fn trouble(vms: &Vms, id: DiskSnapshotId, error: &EngineError) -> Result<(), StepError> {
-    tracing::warn!(snapshot = %id, %error, "a snapshot of a disk in a store is not made yet; trying again");
+    tracing::warn!(snapshot = %id, %error, "a snapshot of a disk in a store is not made, or not given up, yet; trying again");
     record(vms, id, |snapshot, now| {
         if snapshot.is_open() {
             snapshot.message = Some(error.to_string());

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use berth_domain::firewall::Rules;
 use berth_domain::host::gpu::Device;
 use berth_domain::ids::{DiskId, Owner, VmId};
+use berth_domain::vm::disk_snapshot::first;
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::request::MAX_DATA_DISKS;
@@ -476,7 +477,7 @@ impl VmLife {
 /// A disk as a plan sees it.
 fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
     // Whichever is to be looked at first: one that is copied for hours keeps none of the others waiting.
-    let open = snapshots.iter().filter(|snapshot| snapshot.disk == row.id).min_by_key(|snapshot| snapshot.look_at);
+    let open = snapshots.iter().filter(|snapshot| snapshot.disk == row.id).map(DiskSnapshotRow::open);
     Disk {
         id: row.id,
         status: row.status,
@@ -485,7 +486,7 @@ fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
         is_elsewhere: row.is_elsewhere(vm.machine.host),
         stuck_since: row.stuck_since,
         moving: row.moving,
-        snapshot: open.map(DiskSnapshotRow::open),
+        snapshot: first(open),
     }
 }
 

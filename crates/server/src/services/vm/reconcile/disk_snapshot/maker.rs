@@ -1,15 +1,14 @@
 //! Who makes a snapshot, and gives it up or removes it.
 //!
-//! A snapshot of a disk on a host is that host's. A disk in a store is snapshotted by the host of the VM that has it, whose guest
-//! stands still for that moment, or for none by any host that is there. What stays in the store has nothing on that host, so
-//! that each try may be another one's. A hidden copy is a file of the host that made it: one that was begun on a host that is
+//! A snapshot of a disk on a host is that host's. One of a disk in a store is made by whoever [`rule::maker`] says. What stays in
+//! the store has nothing on that host, so that each try may be another one's. A hidden copy is a file of the host that made it: one that was begun on a host that is
 //! lost, or that the VM has left, begins anew on the next.
 
 use std::sync::Arc;
 
-use berth_domain::host::State;
 use berth_domain::ids::HostId;
 use berth_domain::vm::DiskSnapshotStatus;
+use berth_domain::vm::disk_snapshot::{self as rule, Actor, Place};
 use berth_host::EngineError;
 use berth_host::vm::{Aim, Capacity, DiskSnapshotSpec, Engine, Store};
 
@@ -36,48 +35,46 @@ impl Maker {
         let disk = store::disk::load(vms.db(), snapshot.disk).await?;
         let begun = snapshot.host.filter(|_| snapshot.begun_at.is_some());
         let near = disk.as_ref().and_then(|disk| disk.host);
-        let Some(name) = &snapshot.store else {
+        let Some(store) = &snapshot.store else {
             let host = begun.or(near).unwrap_or_else(|| vms.host());
             return Ok(Self { host, engine: vms.engine_of(Some(host))?, of, store: None });
         };
-        let store = Some(vms.store(name)?.clone());
         let vm = match disk.and_then(|disk| disk.vm) {
             Some(vm) => store::vm::peek(vms.db(), vm).await?,
             None => None,
         };
-        if let Some(host) = vm.and_then(|vm| vm.machine.host) {
-            if state_of(vms.db(), host).await?.is_none() {
+        let vm = place(vms, vm.and_then(|vm| vm.machine.host)).await?;
+        let actor = rule::maker(vm, place(vms, begun).await?);
+        let of = of.filter(|_| vm.is_some());
+        Self::on_store(vms, snapshot, (store, near), actor).await.map(|maker| Self { of, ..maker })
+    }
+
+    /// Who acts for a snapshot of a disk in a store, of several the one nearest to its disk.
+    async fn on_store(
+        vms: &Vms,
+        snapshot: &DiskSnapshotRow,
+        (store, near): (&str, Option<HostId>),
+        actor: Actor,
+    ) -> Result<Self, StepError> {
+        let (host, engine) = match actor {
+            Actor::Host(host) => (host, vms.engine_of(Some(host))?),
+            Actor::Any => shared_disk::actor(vms, (&snapshot.region_id, near), store).await?,
+            Actor::Nobody => {
                 let away = "the host of its VM was removed; the VM is about to be on another one";
                 return Err(EngineError::Transient(away.into()).into());
             }
-            return Ok(Self { host, engine: vms.engine_of(Some(host))?, of, store });
-        }
-        let begun = match begun {
-            Some(host) if is_there(vms, host).await? => Some(host),
-            _ => None,
         };
-        let (host, engine) = match begun {
-            Some(host) => (host, vms.engine_of(Some(host))?),
-            None => shared_disk::actor(vms, (&snapshot.region_id, near), name).await?,
-        };
-        Ok(Self { host, engine, of: None, store })
+        Ok(Self { host, engine, of: None, store: Some(vms.store(store)?.clone()) })
     }
 
     /// Who removes a snapshot that nothing makes: the host that has a file of it, or any that reaches its store.
     pub(super) async fn to_remove(vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<Self, StepError> {
-        let Some(name) = &snapshot.store else {
+        let Some(store) = &snapshot.store else {
             let host = snapshot.host.unwrap_or_else(|| vms.host());
             return Ok(Self { host, engine: vms.engine_of(Some(host))?, of: None, store: None });
         };
-        let store = Some(vms.store(name)?.clone());
-        if let Some(host) = snapshot.host
-            && state_of(vms.db(), host).await?.is_some()
-        {
-            return Ok(Self { host, engine: vms.engine_of(Some(host))?, of: None, store });
-        }
-        // What a host had that was removed is gone with it.
-        let (host, engine) = shared_disk::actor(vms, (&snapshot.region_id, None), name).await?;
-        Ok(Self { host, engine, of: None, store })
+        let actor = rule::remover(place(vms, snapshot.host).await?);
+        Self::on_store(vms, snapshot, (store, None), actor).await
     }
 
     /// Whether a snapshot that was begun is given up, or goes on with this host.
@@ -125,9 +122,9 @@ impl Maker {
 /// do to the moment of the disk is done before.
 pub(super) async fn leave(vms: &Vms, snapshot: &DiskSnapshotRow) -> Result<(), StepError> {
     vms.copies().end(snapshot.id);
-    let (Some(host), Some(name)) = (snapshot.host, &snapshot.store) else { return Ok(()) };
-    if is_there(vms, host).await? {
-        vms.engine_of(Some(host))?.remove_shared_snapshot(&spec(snapshot), vms.store(name)?).await?;
+    let (Some(place), Some(name)) = (place(vms, snapshot.host).await?, &snapshot.store) else { return Ok(()) };
+    if place.is_there() {
+        vms.engine_of(Some(place.host))?.remove_shared_snapshot(&spec(snapshot), vms.store(name)?).await?;
     }
     Ok(())
 }
@@ -136,7 +133,8 @@ fn spec(snapshot: &DiskSnapshotRow) -> DiskSnapshotSpec {
     DiskSnapshotSpec { id: snapshot.id, disk: snapshot.disk }
 }
 
-/// Whether a host is the platform's still, and not lost.
-async fn is_there(vms: &Vms, host: HostId) -> Result<bool, DbError> {
-    Ok(!matches!(state_of(vms.db(), host).await?, None | Some(State::Lost)))
+/// Where a host stands.
+async fn place(vms: &Vms, host: Option<HostId>) -> Result<Option<Place>, DbError> {
+    let Some(host) = host else { return Ok(None) };
+    Ok(Some(Place { host, state: state_of(vms.db(), host).await? }))
 }
