@@ -36,8 +36,9 @@ use crate::{Error, Result};
 
 /// How long the monitors may take to know a user, in seconds.
 const MONITORS: &str = "5";
-/// How long each answer of the store may take: one whose OSD is killed and starts again takes 13 s.
-const ANSWER: Duration = Duration::from_secs(30);
+/// How long each answer of the store may take. It knows of a program that died for 30 s, for which whoever wants the same image waits,
+/// and who gives up is the next one to be waited for; one whose OSD is killed and starts again takes 13 s.
+const ANSWER: Duration = Duration::from_secs(50);
 /// How long a look may take in all.
 const LOOK: Duration = Duration::from_secs(10);
 /// How long what writes little may take.
@@ -317,7 +318,7 @@ impl Pool {
     async fn rbd(&self, arguments: &[&str], patience: Duration) -> Result<Ended> {
         let key = self.key_file()?;
         let mut command = self.program("rbd", &key)?;
-        let answer = ANSWER.min(patience / 2).as_secs().to_string();
+        let answer = ANSWER.min(patience * 5 / 6).as_secs().to_string();
         command.args(["--client-mount-timeout", MONITORS]);
         command.args(["--rados-mon-op-timeout", &answer, "--rados-osd-op-timeout", &answer]);
         let ended = self.run(command.args(arguments), &key, patience).await?;

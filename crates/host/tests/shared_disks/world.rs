@@ -13,6 +13,8 @@ use crate::host::{Host, Key, until};
 /// The store of the tests that run now.
 pub fn ceph() -> Arc<Ceph> {
     static NOW: Mutex<Weak<Ceph>> = Mutex::new(Weak::new());
+    // What a store said stands in the log alone.
+    let _ = tracing_subscriber::fmt().with_env_filter("info").with_test_writer().try_init();
     let mut now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
     now.upgrade().unwrap_or_else(|| {
         let ceph = Arc::new(Ceph::started());

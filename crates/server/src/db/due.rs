@@ -82,6 +82,7 @@ pub async fn of_projects<K: FromStr<Err: Display>>(
     now: Timestamp,
     limit: usize,
 ) -> Result<Due<K>, DbError> {
+    let mut on = db.reader().await?;
     let due: Vec<DueRow<K>> = sql(format!(
         "SELECT id, org_id, project_id FROM (SELECT id, org_id, project_id, work_at, ROW_NUMBER() OVER \
          (PARTITION BY org_id ORDER BY own, work_at, id) AS turn FROM (SELECT id, org_id, project_id, work_at, \
@@ -90,10 +91,10 @@ pub async fn of_projects<K: FromStr<Err: Display>>(
     ))
     .bind(now)
     .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-    .fetch_all(db)
+    .fetch_all(&mut on)
     .await?;
     let next = sql(format!("SELECT MIN(work_at) AS work_at FROM {table} WHERE work_at > $1"));
-    let Earliest(next) = next.bind(now).fetch_one(db).await?;
+    let Earliest(next) = next.bind(now).fetch_one(&mut on).await?;
     Ok(Due { now: due.into_iter().map(|DueRow(id, owner)| (id, owner)).collect(), next })
 }
 

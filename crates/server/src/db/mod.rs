@@ -5,6 +5,8 @@
 //! it (WAL). PostgreSQL takes the same statements: `$1` parameters, `BIGINT` for every integer and
 //! every time (microseconds), `TEXT` for the rest, and nothing that only one of the two knows.
 //!
+//! PostgreSQL has one writer at a time as well, and commits several transactions together (`leader::writer`).
+//!
 //! A transaction collects what it touched ([`Signal`]). On commit, and only then, it wakes the workers and tells the
 //! watchers.
 
@@ -27,6 +29,7 @@ pub mod network;
 pub mod owned;
 mod query;
 pub mod quota;
+mod reader;
 pub mod record;
 pub mod resource_usage;
 mod row;
@@ -45,8 +48,10 @@ use tokio::sync::broadcast;
 
 pub use authority::Authority;
 pub use connect::{check_address, copy, disk_of, survey};
+use leader::Whose;
 pub use leader::{Member, Said, Surveyed, Waits};
 pub use query::{On, PageQuery, Query, Value, marks, page_of, sql};
+pub use reader::Reader;
 pub use row::{FromRow, Row};
 
 /// PostgreSQL, too, has one writer at a time, so that a transaction may write a row that it read. The key is the word
@@ -60,7 +65,7 @@ pub const WAIT: Duration = Duration::from_secs(5);
 pub const CONNECTIONS: u32 = 16;
 
 /// Why the database failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DbError {
     /// A row broke a unique rule: another transaction was first.
     #[error("a unique rule was broken: {0}")]
@@ -240,11 +245,17 @@ impl Db {
         (!self.is_shared()).then(|| self.epoch.load(Ordering::SeqCst))
     }
 
-    /// Begins a transaction that may write.
+    /// Begins a transaction that may write, for whom nobody waits.
     pub async fn begin(&self) -> Result<Tx, DbError> {
+        self.begin_for(Whose::Worker).await
+    }
+
+    async fn begin_for(&self, whose: Whose) -> Result<Tx, DbError> {
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
-            Pools::Postgres(leader) => begin_at(leader, self.term()).await?,
+            Pools::Postgres(leader) => {
+                TxInner::Postgres(leader::Seat::begin(leader, self.term(), whose, self.wait).await?)
+            }
         };
         let (sender, epoch) = (self.signals.clone(), self.epoch.clone());
         Ok(Tx { inner, signals: Vec::new(), following: Vec::new(), sender, epoch, turn: None })
@@ -280,19 +291,7 @@ impl Db {
 
 enum TxInner {
     Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
-    Postgres(sqlx::Transaction<'static, sqlx::Postgres>, Arc<leader::Link>),
-}
-
-/// Begins at the leader; once more, at the next one, where that is lost meanwhile: nothing was written yet.
-async fn begin_at(leader: &leader::Leader, term: i64) -> Result<TxInner, DbError> {
-    let link = leader.link();
-    match link.begin(term).await {
-        Ok(tx) => return Ok(TxInner::Postgres(tx, link)),
-        Err(_) if link.is_gone() => {}
-        Err(error) => return Err(error.into()),
-    }
-    let link = leader.link();
-    Ok(TxInner::Postgres(link.begin(term).await?, link))
+    Postgres(leader::Seat),
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it changes nothing.
@@ -337,10 +336,12 @@ impl Tx {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let outcome = match self.inner {
             TxInner::Sqlite(tx) => tx.commit().await.map_err(DbError::from),
-            TxInner::Postgres(tx, link) => link.ask(tx.commit()).await.map_err(|error| match error.into() {
-                DbError::Unavailable(text) => DbError::Unknown(text),
-                error => error,
-            }),
+            TxInner::Postgres(seat) => {
+                let outcome = seat.ended();
+                // It waits, but no longer at the writer.
+                drop(self.turn);
+                outcome.await
+            }
         };
         self.epoch.fetch_add(1, Ordering::SeqCst);
         for follow in self.following {

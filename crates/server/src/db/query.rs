@@ -6,7 +6,8 @@ use berth_domain::page::Page;
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::listing::{Listed, Listing};
-use super::{Db, DbError, FromRow, Pools, Row, Tx, TxInner};
+use super::reader::ReaderInner;
+use super::{Db, DbError, FromRow, Pools, Reader, Row, Tx, TxInner};
 
 /// An argument. An absent one has a type, too, because PostgreSQL needs to know the type of a null.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +122,7 @@ id_values!(
     SshKeyId
 );
 
-/// Where a statement runs: the database for reading, or a transaction.
+/// Where a statement runs: the database or a connection to it for reading, or a transaction.
 pub trait On {
     /// The connections behind it.
     #[doc(hidden)]
@@ -131,12 +132,19 @@ pub trait On {
 #[doc(hidden)]
 pub enum Target<'a> {
     Db(&'a Db),
+    Reader(&'a mut Reader),
     Tx(&'a mut Tx),
 }
 
 impl On for &Db {
     fn target(&mut self) -> Target<'_> {
         Target::Db(self)
+    }
+}
+
+impl On for &mut Reader {
+    fn target(&mut self) -> Target<'_> {
+        Target::Reader(self)
     }
 }
 
@@ -187,11 +195,22 @@ macro_rules! on_target {
                 let link = leader.link();
                 link.ask(link.pool.$method(with_args!($self))).await.map(|r| r.into_common())
             }
+            Target::Reader(Reader(ReaderInner::Sqlite(connection))) => {
+                (&mut **connection).$method(with_args!($self)).await.map(|r| r.into_common())
+            }
+            Target::Reader(Reader(ReaderInner::Postgres(connection, link))) => {
+                link.ask((&mut **connection).$method(with_args!($self))).await.map(|r| r.into_common())
+            }
             Target::Tx(Tx { inner: TxInner::Sqlite(tx), .. }) => {
                 (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())
             }
-            Target::Tx(Tx { inner: TxInner::Postgres(tx, link), .. }) => {
-                link.ask((&mut **tx).$method(with_args!($self))).await.map(|r| r.into_common())
+            Target::Tx(Tx { inner: TxInner::Postgres(seat), .. }) => {
+                let outcome = match seat.connection() {
+                    Ok((asks, connection)) => asks.ask(connection.$method(with_args!($self))).await,
+                    Err(gone) => Err(gone),
+                };
+                seat.note(outcome.as_ref().err());
+                outcome.map(|r| r.into_common())
             }
         }
     };

@@ -82,3 +82,4 @@ mod upgrade;
 mod vm;
 mod vm_resize;
 mod warm;
+mod writer;

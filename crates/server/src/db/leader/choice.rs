@@ -72,8 +72,14 @@ pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], has_answ
         return Move::Follow(another);
     }
     match answer {
+        // Another server has its place, and what it answers says nothing of connections to the former one.
+        Answer::Silent if let Some(later) = found.filter(|found| found.timeline > followed.timeline) => {
+            Move::Follow(later)
+        }
         Answer::Ended | Answer::Silent if has_answered => Move::Wait,
         Answer::Silent if found.is_none() => Move::GiveUp,
+        // It was silent before, and now it cannot be connected either; or it is away, and nobody waits.
+        Answer::No if found.is_none() && !has_answered => Move::GiveUp,
         Answer::Ended | Answer::Silent => Move::Renew,
         Answer::Leads(_) | Answer::No => Move::Wait,
     }
@@ -130,7 +136,10 @@ mod tests {
             (No, other.clone(), false, Move::Follow(at(1, 4))),
             (Silent, other.clone(), true, Move::Follow(at(1, 4))),
             (No, same.clone(), false, Move::Wait),
-            (No, none.clone(), false, Move::Wait),
+            (No, none.clone(), true, Move::Wait),
+            (No, none.clone(), false, Move::GiveUp),
+            (Silent, vec![Leads(4), Follows], true, Move::Follow(at(0, 4))),
+            (Silent, vec![Leads(4), Follows], false, Move::Follow(at(0, 4))),
             // Slow, and not dead.
             (Silent, same.clone(), true, Move::Wait),
             (Silent, none.clone(), true, Move::Wait),

@@ -18,6 +18,7 @@
 mod choice;
 mod members;
 mod watch;
+mod writer;
 
 use std::future::Future;
 use std::io;
@@ -25,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::postgres::{PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Row};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 use tokio_util::context::TokioContext;
@@ -37,7 +38,9 @@ use self::choice::{Followed, choose};
 use self::members::none_leads;
 pub use self::members::{Member, Said, Surveyed, Waits};
 pub(super) use self::members::{Members, survey};
-use super::{DbError, ONE_WRITER};
+use self::writer::Writer;
+pub(super) use self::writer::{Seat, Whose};
+use super::DbError;
 
 /// How long a service that begins waits for a cluster to have a leader. An election takes at most 20 s where Patroni keeps it.
 const ELECTION: Duration = Duration::from_mins(1);
@@ -56,13 +59,10 @@ const LET_GO: [(&str, &str); 5] = [
     ("tcp_keepalives_count", "2"),
 ];
 
-/// The term of the service that has the database.
-const PRESENT_TERM: &str = "SELECT term FROM keeper WHERE id = 1";
-
-/// What a service is told that writes in an earlier term.
-fn overtaken() -> sqlx::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, "another service has taken it over").into()
-}
+/// Statements that each connection keeps prepared. A change of a row names the columns that it changes, so that there are many.
+const PREPARED: usize = 512;
+/// After so long a connection that nobody used is asked whether it is there still.
+const UNUSED: Duration = Duration::from_secs(1);
 
 /// Connections to the leader, until others take their place.
 pub(super) struct Link {
@@ -115,23 +115,6 @@ impl Link {
         }
     }
 
-    /// Begins a transaction that may write, once no other one does; in a term only if the database is still in it.
-    pub(super) async fn begin(&self, term: i64) -> Result<sqlx::Transaction<'static, sqlx::Postgres>, sqlx::Error> {
-        let begun = self.ask(async {
-            let mut tx = self.pool.begin().await?;
-            if term == 0 {
-                sqlx::query(ONE_WRITER).execute(&mut *tx).await?;
-                return Ok(tx);
-            }
-            // One message, and two statements: the second sees what was committed while the first waited.
-            let asked = sqlx::raw_sql(AssertSqlSafe(format!("{ONE_WRITER}; {PRESENT_TERM}")));
-            let answered = asked.fetch_all(&mut *tx).await?;
-            let present: Option<i64> = answered.last().map(|row| row.try_get(0)).transpose()?;
-            if present == Some(term) { Ok(tx) } else { Err(overtaken()) }
-        });
-        begun.await
-    }
-
     /// Whether others have taken its place, and nothing is waited for any more.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.is_cancelled()
@@ -154,6 +137,7 @@ impl Link {
 /// The leader, found and followed.
 pub(super) struct Leader {
     following: Arc<Following>,
+    writer: Arc<Writer>,
     _watch: AbortOnDropHandle<()>,
 }
 
@@ -173,14 +157,26 @@ impl Leader {
     pub(super) async fn find(url: &str, patience: Duration, wait: Duration, most: u32) -> Result<Self, DbError> {
         let members: Members = url.parse().map_err(|wrong| DbError::Other(format!("its address {wrong}")))?;
         let locked = wait.as_millis().to_string();
-        let members = members.with(|options| options.options([("lock_timeout", locked.as_str())]).options(LET_GO));
+        let members = members.with(|options| {
+            let options = options.options([("lock_timeout", locked.as_str())]).options(LET_GO);
+            options.statement_cache_capacity(PREPARED)
+        });
         let found = first(&members, patience).await?;
         let home = Handle::current();
-        let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(wait);
+        let pool = PgPoolOptions::new().max_connections(most).acquire_timeout(wait).test_before_acquire(false);
+        let pool = pool.before_acquire(|connection, usage| {
+            Box::pin(async move {
+                if usage.idle_for > UNUSED {
+                    connection.ping().await?;
+                }
+                Ok(true)
+            })
+        });
         let link = Link::new(&pool, &members, found, &home);
+        let writer = Writer::new(home.clone());
         let following = Arc::new(Following { members, pool, home, link: Mutex::new((found, link)) });
         let watch = AbortOnDropHandle::new(tokio::spawn(watch::watch(following.clone())));
-        Ok(Self { following, _watch: watch })
+        Ok(Self { following, writer, _watch: watch })
     }
 
     /// The connections to whoever leads now.

@@ -70,9 +70,9 @@ impl Life for SandboxLife {
     }
 
     async fn look(&self, id: &SandboxId) -> Result<Option<Seen>, StepError> {
-        let db = self.sandboxes.db();
-        let Some(row) = store::sandbox::load(db, *id).await? else { return Ok(None) };
-        let checkpoint = store::snapshot::to_checkpoint(db, *id).await?.into_iter().next();
+        let mut on = self.sandboxes.db().reader().await?;
+        let Some(row) = store::sandbox::load(&mut on, *id).await? else { return Ok(None) };
+        let checkpoint = store::snapshot::to_checkpoint(&mut on, *id).await?.into_iter().next();
         Ok(Some(Seen { row, checkpoint, now: self.sandboxes.clock().now() }))
     }
 

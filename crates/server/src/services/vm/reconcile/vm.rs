@@ -83,13 +83,15 @@ impl Life for VmLife {
     }
 
     async fn look(&self, id: &VmId) -> Result<Option<Seen>, StepError> {
-        let Some(vm) = store::vm::peek(self.vms.db(), *id).await? else {
+        let mut on = self.vms.db().reader().await?;
+        let Some(vm) = store::vm::peek(&mut on, *id).await? else {
             return Ok(None);
         };
-        let disks = store::disk::peek_of_vm(self.vms.db(), *id).await?;
+        let disks = store::disk::peek_of_vm(&mut on, *id).await?;
         let has_gpus = vm.gpu_config_count > 0;
-        let gpus = if has_gpus { machine_gpu::of_machine(self.vms.db(), vm.machine.id).await? } else { Vec::new() };
-        let snapshots = store::disk_snapshot::open_of_vm(self.vms.db(), *id).await?;
+        let gpus = if has_gpus { machine_gpu::of_machine(&mut on, vm.machine.id).await? } else { Vec::new() };
+        let snapshots = store::disk_snapshot::open_of_vm(&mut on, *id).await?;
+        drop(on);
         let rules = self.rules(&vm).await?;
         Ok(Some(Seen { vm, disks, snapshots, gpus, rules, now: self.vms.clock().now() }))
     }

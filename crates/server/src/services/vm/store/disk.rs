@@ -281,8 +281,8 @@ pub async fn of_vm(tx: &mut Tx, vm: VmId) -> Result<Vec<DiskRow>, DbError> {
 }
 
 /// The disks of a VM, root first, outside of a transaction.
-pub async fn peek_of_vm(db: &Db, vm: VmId) -> Result<Vec<DiskRow>, DbError> {
-    of_vm_query(vm).fetch_all(db).await
+pub async fn peek_of_vm(on: impl On, vm: VmId) -> Result<Vec<DiskRow>, DbError> {
+    of_vm_query(vm).fetch_all(on).await
 }
 
 fn of_vm_query(vm: VmId) -> Query {

@@ -235,10 +235,10 @@ pub async fn open_of_disk(on: impl On, disk: DiskId) -> Result<Vec<DiskSnapshotR
 }
 
 /// Those of a VM's disks that it has to do something about, oldest first.
-pub async fn open_of_vm(db: &Db, vm: VmId) -> Result<Vec<DiskSnapshotRow>, DbError> {
+pub async fn open_of_vm(on: impl On, vm: VmId) -> Result<Vec<DiskSnapshotRow>, DbError> {
     sql(open!("JOIN disks d ON d.id = s.disk_id WHERE d.vm_id = $1 AND d.deleted_at IS NULL"))
         .bind(vm)
-        .fetch_all(db)
+        .fetch_all(on)
         .await
 }
 

@@ -438,8 +438,8 @@ pub async fn load(tx: &mut Tx, id: VmId) -> Result<Option<VmRow>, DbError> {
 }
 
 /// Any VM, read only: for the worker.
-pub async fn peek(db: &Db, id: VmId) -> Result<Option<VmRow>, DbError> {
-    sql(select!(" WHERE vms.id = $1")).bind(id).fetch_optional(db).await
+pub async fn peek(on: impl On, id: VmId) -> Result<Option<VmRow>, DbError> {
+    sql(select!(" WHERE vms.id = $1")).bind(id).fetch_optional(on).await
 }
 
 /// By what a list of VMs can be narrowed and ordered.
