@@ -34,15 +34,15 @@ use crate::error::at;
 use crate::host::tool;
 use crate::{Error, Result};
 
-/// How long the monitors may take to know a user, in seconds.
-const MONITORS: &str = "5";
+/// How long the monitors may take to know a user.
+const MONITORS: Duration = Duration::from_secs(5);
 /// How long each answer of the store may take. It knows of a program that died for 30 s, for which whoever wants the same image waits,
 /// and who gives up is the next one to be waited for; one whose OSD is killed and starts again takes 13 s.
 const ANSWER: Duration = Duration::from_secs(50);
 /// How long a look may take in all.
 const LOOK: Duration = Duration::from_secs(10);
-/// How long what writes little may take.
-const LITTLE: Duration = Duration::from_mins(1);
+/// How long what writes little may take: two answers, of which each may wait for a program that died.
+const LITTLE: Duration = Duration::from_mins(2);
 /// How long removing a disk may take, each part of which may be an object of its own.
 const REMOVING: Duration = Duration::from_hours(12);
 /// The slowest that a disk is written at, in bytes a second.
@@ -318,8 +318,9 @@ impl Pool {
     async fn rbd(&self, arguments: &[&str], patience: Duration) -> Result<Ended> {
         let key = self.key_file()?;
         let mut command = self.program("rbd", &key)?;
-        let answer = ANSWER.min(patience * 5 / 6).as_secs().to_string();
-        command.args(["--client-mount-timeout", MONITORS]);
+        // Who is ended by force in the middle of an answer is waited for as well.
+        let answer = ANSWER.min(patience.saturating_sub(MONITORS)).as_secs().to_string();
+        command.args(["--client-mount-timeout", &MONITORS.as_secs().to_string()]);
         command.args(["--rados-mon-op-timeout", &answer, "--rados-osd-op-timeout", &answer]);
         let ended = self.run(command.args(arguments), &key, patience).await?;
         Ok(Ended { why: format!("rbd {}: {}", arguments.join(" "), ended.why), ..ended })

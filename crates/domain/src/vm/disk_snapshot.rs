@@ -59,7 +59,7 @@ pub struct Open {
 }
 
 /// Of those that are open, the one to look at first.
-pub fn first(open: impl IntoIterator<Item = Open>) -> Option<Open> {
+pub fn first_due(open: impl IntoIterator<Item = Open>) -> Option<Open> {
     open.into_iter().min_by_key(|open| open.after)
 }
 
@@ -273,8 +273,8 @@ mod tests {
     #[test]
     fn the_first_is_the_one_that_waited_for_no_time_or_the_shortest() {
         let open = |after: Option<i64>| Open { id: DiskSnapshotId(uuid::Uuid::nil()), after: after.map(Timestamp) };
-        assert_eq!(first([open(Some(2)), open(Some(1))]), Some(open(Some(1))));
-        assert_eq!(first([open(Some(1)), open(None)]), Some(open(None)));
+        assert_eq!(first_due([open(Some(2)), open(Some(1))]), Some(open(Some(1))));
+        assert_eq!(first_due([open(Some(1)), open(None)]), Some(open(None)));
         let due = |after| open(after).is_due(Timestamp(5));
         assert_eq!([due(None), due(Some(5)), due(Some(6))], [true, true, false]);
     }

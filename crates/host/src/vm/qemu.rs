@@ -123,6 +123,8 @@ pub struct QemuEngine {
     making_bases: tokio::sync::Mutex<()>,
     /// Who makes or removes a snapshot of a disk of a store has its turn.
     shared_snapshots: Turns<DiskSnapshotId>,
+    /// Who has a guest stand still has its turn.
+    stills: Turns<MachineId>,
     screens: Screens,
     exports: Arc<Exports>,
     serving: Serving,
@@ -157,6 +159,7 @@ impl QemuEngine {
             saving: Mutex::default(),
             making_bases: tokio::sync::Mutex::default(),
             shared_snapshots: Turns::default(),
+            stills: Turns::default(),
             screens: Screens::default(),
             serving: Serving::default(),
         }

@@ -63,7 +63,7 @@ impl Pool {
     async fn blocklist(&self, words: &[&str]) -> Result<Vec<u8>> {
         let key = self.key_file()?;
         let mut command = self.program("ceph", &key)?;
-        command.args(["--connect-timeout", MONITORS, "osd", "blocklist"]).args(words);
+        command.args(["--connect-timeout", &MONITORS.as_secs().to_string(), "osd", "blocklist"]).args(words);
         let ended = self.run(&mut command, &key, LITTLE).await?;
         match ended.error {
             None => Ok(ended.out),

@@ -25,7 +25,7 @@ use crate::{Error, Result};
 
 /// How long a moment may take, for which a guest may stand still. Whoever died while it had the image open is waited for 30 s, and who
 /// gives up just then is the next one to be waited for.
-const MOMENT: Duration = LITTLE;
+const MOMENT: Duration = Duration::from_mins(1);
 
 /// What the names of an image's notes begin with that name what is flattened for it to go.
 const FLATTENED: &str = "flattened/";

@@ -58,7 +58,7 @@ pub use vm::Vm;
 
 /// The longest that a request may wait for the database, in seconds: by then its client is gone.
 const MOST_DATABASE_WAIT: u64 = 600;
-/// The fewest connections to PostgreSQL: what waits in the background must not take the last one from requests.
+/// The fewest connections to PostgreSQL: one writes, another may still undo what was given up, and requests want to read.
 const FEWEST_DATABASE_CONNECTIONS: u32 = 4;
 /// The most: far more than a PostgreSQL of usual settings has.
 const MOST_DATABASE_CONNECTIONS: u32 = 500;

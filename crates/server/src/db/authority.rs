@@ -9,7 +9,7 @@
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use super::leader::Whose;
+use super::leader::Asker;
 use super::{Db, Tx};
 
 /// Who acts, with what an extractor granted them.
@@ -26,7 +26,7 @@ impl Db {
     /// Begins a transaction for a caller, after checking that the caller still may act.
     pub async fn begin_as(&self, caller: &impl Authority) -> berth_domain::Result<Tx> {
         let turn = self.lanes.enter(caller.tenant(), self.wait).await?;
-        let mut tx = self.begin_for(Whose::Caller).await?;
+        let mut tx = self.begin_for(Asker::Caller).await?;
         turn.begun();
         tx.turn = Some(turn);
         caller.confirm(&mut tx).await?;

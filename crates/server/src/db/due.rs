@@ -32,7 +32,7 @@ const TABLES: [&str; 15] = [
 /// Makes all waiting rows due now. After the clock was set back, they would else wait as long as the clock had been
 /// ahead; the worker that looks at a row sets a new time.
 pub async fn look_at_all(db: &Db, now: Timestamp) -> Result<(), DbError> {
-    let mut tx = db.begin().await?;
+    let mut tx = db.begin_in_bulk().await?;
     for table in TABLES {
         sql(format!("UPDATE {table} SET work_at = $1 WHERE work_at > $1")).bind(now).execute(&mut tx).await?;
         tx.signal(Signal::Work(table));

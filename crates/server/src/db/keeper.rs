@@ -17,6 +17,7 @@ use berth_domain::ids::HostId;
 use berth_domain::replica::Sign;
 use uuid::Uuid;
 
+use super::leader::Asker;
 use super::{Db, DbError, FromRow, On, Row, Tx, record, sql};
 use crate::columns;
 
@@ -230,7 +231,7 @@ async fn note(db: &Db, run: Uuid, runs: bool, now: Timestamp) -> Result<bool, Db
         Some(known) if known.keeper.run == run => db.be_in_term(known.sign.term),
         _ => return Ok(false),
     }
-    let mut tx = db.begin().await?;
+    let mut tx = db.begin_for(Asker::Keeper).await?;
     let noted = sql("UPDATE keeper SET seen_at = $2, runs = $3, beat = beat + 1 WHERE run = $1");
     let changed = noted.bind(run.to_string()).bind(now).bind(runs).execute(&mut tx).await?;
     tx.commit().await?;

@@ -48,8 +48,8 @@ use tokio::sync::broadcast;
 
 pub use authority::Authority;
 pub use connect::{check_address, copy, disk_of, survey};
-use leader::Whose;
-pub use leader::{Member, Said, Surveyed, Waits};
+use leader::Asker;
+pub use leader::{Member, Said, Surveyed, Waits, settled};
 pub use query::{On, PageQuery, Query, Value, marks, page_of, sql};
 pub use reader::Reader;
 pub use row::{FromRow, Row};
@@ -104,9 +104,11 @@ impl From<sqlx::Error> for DbError {
 }
 
 /// Whether a code means that the database cannot answer now: SQLite is busy or locked; PostgreSQL took too long for a
-/// lock or a statement, ends, ended, begins, takes no more connections, has become a standby, or lost one (class 08).
+/// lock or a statement, ends, ended, begins, ended a session that stood still, takes no more connections, has become a standby, or lost
+/// one (class 08).
 fn may_pass(code: &str) -> bool {
-    const PASSING: [&str; 9] = ["5", "6", "25006", "55P03", "57014", "57P01", "57P02", "57P03", "53300"];
+    const PASSING: [&str; 11] =
+        ["5", "6", "25006", "25P03", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "53300"];
     PASSING.contains(&code) || (code.len() == 5 && code.starts_with("08"))
 }
 
@@ -245,16 +247,26 @@ impl Db {
         (!self.is_shared()).then(|| self.epoch.load(Ordering::SeqCst))
     }
 
-    /// Begins a transaction that may write, for whom nobody waits.
+    /// Begins a transaction that may write, for which nobody waits.
     pub async fn begin(&self) -> Result<Tx, DbError> {
-        self.begin_for(Whose::Worker).await
+        self.begin_for(Asker::Worker).await
     }
 
-    async fn begin_for(&self, whose: Whose) -> Result<Tx, DbError> {
+    /// Begins one for a request that has no caller yet, who signs in for instance.
+    pub async fn begin_for_request(&self) -> Result<Tx, DbError> {
+        self.begin_for(Asker::Caller).await
+    }
+
+    /// Begins one for which nobody waits, and that takes long: what was done before it is committed first.
+    pub async fn begin_in_bulk(&self) -> Result<Tx, DbError> {
+        self.begin_for(Asker::Bulk).await
+    }
+
+    async fn begin_for(&self, asker: Asker) -> Result<Tx, DbError> {
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
             Pools::Postgres(leader) => {
-                TxInner::Postgres(leader::Seat::begin(leader, self.term(), whose, self.wait).await?)
+                TxInner::Postgres(leader::Pen::begin(leader, &self.term, asker, self.wait).await?)
             }
         };
         let (sender, epoch) = (self.signals.clone(), self.epoch.clone());
@@ -291,7 +303,7 @@ impl Db {
 
 enum TxInner {
     Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
-    Postgres(leader::Seat),
+    Postgres(leader::Pen),
 }
 
 /// A transaction. Dropped without [`Tx::commit`], it changes nothing.
@@ -302,7 +314,7 @@ pub struct Tx {
     following: Vec<Box<dyn FnOnce() + Send>>,
     sender: Arc<broadcast::Sender<Signal>>,
     epoch: Arc<AtomicU64>,
-    /// Its turn among its tenant's transactions, until it is over.
+    /// Its turn among its tenant's transactions, until it is over, or waits for a commit with others.
     turn: Option<lane::Turn>,
 }
 
@@ -336,8 +348,8 @@ impl Tx {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         let outcome = match self.inner {
             TxInner::Sqlite(tx) => tx.commit().await.map_err(DbError::from),
-            TxInner::Postgres(seat) => {
-                let outcome = seat.ended();
+            TxInner::Postgres(pen) => {
+                let outcome = pen.end();
                 // It waits, but no longer at the writer.
                 drop(self.turn);
                 outcome.await

@@ -193,23 +193,23 @@ macro_rules! on_target {
             }
             Target::Db(Db { pools: Pools::Postgres(leader), .. }) => {
                 let link = leader.link();
-                link.ask(link.pool.$method(with_args!($self))).await.map(|r| r.into_common())
+                link.read(link.pool.$method(with_args!($self))).await.map(|r| r.into_common())
             }
             Target::Reader(Reader(ReaderInner::Sqlite(connection))) => {
                 (&mut **connection).$method(with_args!($self)).await.map(|r| r.into_common())
             }
             Target::Reader(Reader(ReaderInner::Postgres(connection, link))) => {
-                link.ask((&mut **connection).$method(with_args!($self))).await.map(|r| r.into_common())
+                link.read((&mut **connection).$method(with_args!($self))).await.map(|r| r.into_common())
             }
             Target::Tx(Tx { inner: TxInner::Sqlite(tx), .. }) => {
                 (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())
             }
-            Target::Tx(Tx { inner: TxInner::Postgres(seat), .. }) => {
-                let outcome = match seat.connection() {
+            Target::Tx(Tx { inner: TxInner::Postgres(pen), .. }) => {
+                let outcome = match pen.connection() {
                     Ok((asks, connection)) => asks.ask(connection.$method(with_args!($self))).await,
                     Err(gone) => Err(gone),
                 };
-                seat.note(outcome.as_ref().err());
+                pen.note(outcome.as_ref().err());
                 outcome.map(|r| r.into_common())
             }
         }

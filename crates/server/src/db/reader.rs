@@ -11,7 +11,8 @@ use sqlx::{Postgres, Sqlite};
 use super::leader::Link;
 use super::{Db, DbError, Pools};
 
-/// A connection that reads, until it is dropped. Each statement sees what was committed before it.
+/// A connection that reads, until it is dropped. Each statement sees what was committed before it. Whoever holds one asks for no other
+/// connection meanwhile, lest a few wait for each other.
 pub struct Reader(pub(super) ReaderInner);
 
 pub(super) enum ReaderInner {

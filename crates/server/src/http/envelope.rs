@@ -19,6 +19,7 @@ use utoipa::ToSchema;
 use super::client_address::ClientAddress;
 use super::limit::Slot;
 use super::traffic::{Class, TRAFFIC};
+use crate::db::settled;
 
 /// The header that carries the request id in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -97,7 +98,11 @@ pub async fn unknown_route() -> ApiError {
 
 /// The outermost layer.
 pub async fn envelope(request: Request, next: Next) -> Response {
-    enveloped(request, |request| next.run(request)).await
+    let answer = async |request| match settled(next.run(request)).await {
+        Ok(response) => response,
+        Err(error) => ApiError::from(error).into_response(),
+    };
+    enveloped(request, answer).await
 }
 
 /// Calls `answer` and gives its result the form that callers get.

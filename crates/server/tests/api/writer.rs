@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use berth_server::db::{Db, DbError, setting, sql};
+use berth_server::db::{Db, DbError, setting, settled, sql};
 use berth_testkit::Postgres;
 use futures::future::join_all;
+use futures::poll;
 use tokio::time::timeout;
 
 async fn database(server: &Postgres) -> Db {
@@ -133,16 +134,47 @@ async fn who_waits_too_long_is_told_and_keeps_nobody_waiting() {
 async fn all_who_wait_for_a_commit_hear_that_the_server_is_lost() {
     let server = Postgres::started();
     let db = database(&server).await;
-    let held = db.begin().await.expect("a transaction");
-    let all = (0..20).map(|number| {
-        let db = db.clone();
-        tokio::spawn(async move { puts(&db, &format!("lost-{number}")).await })
-    });
-    let all: Vec<_> = all.collect();
+    let mut first = db.begin().await.expect("a transaction");
+    setting::put(&mut first, "first", "x").await.expect("a row");
+    let mut follower = Box::pin(db.begin());
+    assert!(poll!(&mut follower).is_pending());
+    let first = tokio::spawn(first.commit());
+    // It goes on where the first one ended, and keeps that from being committed.
+    let follower = follower.await.expect("a transaction");
+    assert_eq!(count(&db, "first").await, 0);
     server.kill();
+    follower.commit().await.expect_err("the server is lost");
+    let outcome = first.await.expect("no panic");
+    assert!(matches!(outcome, Err(DbError::Unavailable(_) | DbError::Unknown(_))), "{outcome:?}");
+}
+
+/// What somebody answers who only looks, after somebody else whose change it sees, and whose commit is lost; none where that was
+/// committed before.
+async fn answer_to_what_is_lost() -> Option<Result<Result<Option<String>, DbError>, DbError>> {
+    let server = Postgres::started();
+    let db = database(&server).await;
+    let held = db.begin().await.expect("a transaction");
+    let mut changes = Box::pin(puts(&db, "change"));
+    let mut looks = Box::pin(settled(async {
+        let mut tx = db.begin().await?;
+        let seen = setting::find(&mut tx, "change").await?;
+        server.kill();
+        Ok::<_, DbError>(seen)
+    }));
+    // They wait in this order.
+    assert!(poll!(&mut changes).is_pending() && poll!(&mut looks).is_pending());
     drop(held);
-    for one in join_all(all).await {
-        let outcome = one.expect("no panic");
-        assert!(matches!(outcome, Err(DbError::Unavailable(_) | DbError::Unknown(_))), "{outcome:?}");
+    let (outcome, answer) = tokio::join!(changes, looks);
+    outcome.is_err().then_some(answer)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_answers_by_what_others_did_waits_for_their_commit() {
+    for _ in 0..10 {
+        if let Some(answer) = answer_to_what_is_lost().await {
+            assert!(matches!(answer, Err(DbError::Unavailable(_) | DbError::Unknown(_))), "{answer:?}");
+            return;
+        }
     }
+    panic!("no change was seen before its commit");
 }

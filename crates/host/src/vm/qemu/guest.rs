@@ -8,6 +8,7 @@ use berth_qemu::Error;
 use berth_qemu::machine::{freeze, guest};
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 
 use super::QemuEngine;
@@ -45,16 +46,17 @@ impl QemuEngine {
         }
     }
 
-    /// Does something to a machine while its guest stands still, or only once more, where it was begun before: then the guest may
-    /// stand still yet. It goes on after that, and also where whoever waits for this leaves.
-    pub(super) async fn while_still<T>(&self, id: MachineId, is_new: bool, act: BoxFuture<'_, T>) -> T {
-        let left = Left { id, dir: Some(self.machine(id)) };
-        if is_new {
+    /// Does something to a machine while its guest stands still. Where it was begun before, `freezes` is false: the guest may stand still
+    /// yet, and only goes on after it. It goes on, too, where whoever waits for this leaves, before anybody else has it stand still.
+    pub(super) async fn while_still<T>(&self, id: MachineId, freezes: bool, act: BoxFuture<'_, T>) -> T {
+        let turn = self.stills.of(id).await;
+        let goes_on = GoesOnWhenDropped { id, dir: self.machine(id), turn: Some(turn) };
+        if freezes {
             self.freeze(id).await;
         }
         let outcome = act.await;
         self.thaw(id).await;
-        left.never();
+        goes_on.disarm();
         outcome
     }
 
@@ -84,24 +86,28 @@ impl QemuEngine {
 }
 
 /// A guest that goes on when this is dropped, since whoever had it stand still has left.
-struct Left {
+struct GoesOnWhenDropped {
     id: MachineId,
-    dir: Option<PathBuf>,
+    dir: PathBuf,
+    /// None once it went on.
+    turn: Option<OwnedMutexGuard<()>>,
 }
 
-impl Left {
-    fn never(mut self) {
-        self.dir = None;
+impl GoesOnWhenDropped {
+    fn disarm(mut self) {
+        self.turn = None;
     }
 }
 
-impl Drop for Left {
+impl Drop for GoesOnWhenDropped {
     fn drop(&mut self) {
         // Where there is no runtime any more the next service finds it.
-        if let (Some(dir), Ok(runtime)) = (self.dir.take(), Handle::try_current()) {
-            let id = self.id;
-            runtime.spawn(async move { thaw(id, &dir).await });
-        }
+        let (Some(turn), Ok(runtime)) = (self.turn.take(), Handle::try_current()) else { return };
+        let (id, dir) = (self.id, std::mem::take(&mut self.dir));
+        runtime.spawn(async move {
+            thaw(id, &dir).await;
+            drop(turn);
+        });
     }
 }
 

@@ -60,13 +60,32 @@ pub(super) fn choose(members: &[Member], followed: Followed) -> Option<Followed>
     leading.max_by_key(|found| (found.timeline, found.member == followed.member, usize::MAX - found.member))
 }
 
-/// What to do after an answer of the leader and of all members, who need not be asked where it leads. `has_answered`: whether
-/// the leader has answered anything else meanwhile.
-pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], has_answered: bool) -> Move {
+/// What is known beside the answer of a leader.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    /// Whether it has answered anything else meanwhile.
+    pub(super) has_answered: bool,
+    /// Whether it was silent before, and who waits for its answers was not told.
+    pub(super) is_untold: bool,
+    /// Whether a question over its present connections was not answered in time, while others were.
+    pub(super) is_late: bool,
+}
+
+impl Beside {
+    /// Whether somebody waits for answers of a silent leader, and is not told by this either.
+    pub(super) const fn leaves_untold(self, answer: Answer, then: Move) -> bool {
+        matches!(then, Move::Wait) && (self.is_untold || matches!(answer, Answer::Ended | Answer::Silent))
+    }
+}
+
+/// What to do after an answer of the leader and of all members, who need not be asked where it leads.
+pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], beside: Beside) -> Move {
     let found = choose(said, followed);
     let another = found.filter(|found| found.member != followed.member);
     if let Some(own) = answer.leads(followed) {
-        return another.filter(|another| another.timeline > own.timeline).map_or(Move::Stay(own), Move::Follow);
+        let later = another.filter(|another| another.timeline > own.timeline);
+        let stays = if beside.is_late { Move::Renew } else { Move::Stay(own) };
+        return later.map_or(stays, Move::Follow);
     }
     if let Some(another) = another {
         return Move::Follow(another);
@@ -76,10 +95,10 @@ pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], has_answ
         Answer::Silent if let Some(later) = found.filter(|found| found.timeline > followed.timeline) => {
             Move::Follow(later)
         }
-        Answer::Ended | Answer::Silent if has_answered => Move::Wait,
+        Answer::Ended | Answer::Silent if beside.has_answered => Move::Wait,
         Answer::Silent if found.is_none() => Move::GiveUp,
-        // It was silent before, and now it cannot be connected either; or it is away, and nobody waits.
-        Answer::No if found.is_none() && !has_answered => Move::GiveUp,
+        // It was silent, and now it cannot be connected either.
+        Answer::No if found.is_none() && beside.is_untold && !beside.has_answered => Move::GiveUp,
         Answer::Ended | Answer::Silent => Move::Renew,
         Answer::Leads(_) | Answer::No => Move::Wait,
     }
@@ -136,8 +155,7 @@ mod tests {
             (No, other.clone(), false, Move::Follow(at(1, 4))),
             (Silent, other.clone(), true, Move::Follow(at(1, 4))),
             (No, same.clone(), false, Move::Wait),
-            (No, none.clone(), true, Move::Wait),
-            (No, none.clone(), false, Move::GiveUp),
+            (No, none.clone(), false, Move::Wait),
             (Silent, vec![Leads(4), Follows], true, Move::Follow(at(0, 4))),
             (Silent, vec![Leads(4), Follows], false, Move::Follow(at(0, 4))),
             // Slow, and not dead.
@@ -149,7 +167,27 @@ mod tests {
             (Ended, none.clone(), false, Move::Renew),
             (Silent, none, false, Move::GiveUp),
         ] {
-            assert_eq!(next(at(0, 3), answer, &members(&said), has_answered), expected, "{answer:?} {said:?}");
+            let beside = Beside { has_answered, ..Beside::default() };
+            assert_eq!(next(at(0, 3), answer, &members(&said), beside), expected, "{answer:?} {said:?}");
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_silent_leader_is_told_once_that_is_away() {
+        let (none, same) = (members(&[away(), Said::Follows]), members(&[Said::Leads(3), Said::Follows]));
+        let after = |answer, said: &[Member], beside| {
+            let then = next(at(0, 3), answer, said, beside);
+            (then, beside.leaves_untold(answer, then))
+        };
+        let heard = Beside { has_answered: true, ..Beside::default() };
+        let untold = Beside { is_untold: true, ..Beside::default() };
+        assert_eq!(after(Answer::Silent, &none, heard), (Move::Wait, true));
+        assert_eq!(after(Answer::No, &none, Beside { has_answered: true, ..untold }), (Move::Wait, true));
+        assert_eq!(after(Answer::No, &none, untold), (Move::GiveUp, false));
+        // One that was not silent waits for as long as its callers do.
+        assert_eq!(after(Answer::No, &none, Beside::default()), (Move::Wait, false));
+        assert_eq!(after(Answer::Leads(3), &same, untold), (Move::Stay(at(0, 3)), false));
+        // Some of its connections are dead.
+        assert_eq!(after(Answer::Leads(3), &same, Beside { is_late: true, ..heard }), (Move::Renew, false));
     }
 }

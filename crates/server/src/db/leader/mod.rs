@@ -22,14 +22,14 @@ mod writer;
 
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sqlx::Connection;
-use sqlx::postgres::{PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::context::TokioContext;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -39,7 +39,8 @@ use self::members::none_leads;
 pub use self::members::{Member, Said, Surveyed, Waits};
 pub(super) use self::members::{Members, survey};
 use self::writer::Writer;
-pub(super) use self::writer::{Seat, Whose};
+pub use self::writer::settled;
+pub(super) use self::writer::{Asker, Pen};
 use super::DbError;
 
 /// How long a service that begins waits for a cluster to have a leader. An election takes at most 20 s where Patroni keeps it.
@@ -61,8 +62,12 @@ const LET_GO: [(&str, &str); 5] = [
 
 /// Statements that each connection keeps prepared. A change of a row names the columns that it changes, so that there are many.
 const PREPARED: usize = 512;
+/// How long a server may take to say over a connection that it is there.
+const SIGN: Duration = Duration::from_secs(2);
+/// How long what only reads may take.
+const READ: Duration = Duration::from_secs(30);
 /// After so long a connection that nobody used is asked whether it is there still.
-const UNUSED: Duration = Duration::from_secs(1);
+const UNUSED: Duration = Duration::from_millis(100);
 
 /// Connections to the leader, until others take their place.
 pub(super) struct Link {
@@ -72,6 +77,8 @@ pub(super) struct Link {
     gone: CancellationToken,
     /// Questions that were answered.
     answers: AtomicU64,
+    /// Whether one was not, in time.
+    is_late: AtomicBool,
 }
 
 impl Link {
@@ -90,7 +97,13 @@ impl Link {
         });
         let _entered = home.enter();
         let pool = checked.connect_lazy_with(members.options(to.member));
-        Arc::new(Self { pool, home: home.clone(), gone: CancellationToken::new(), answers: AtomicU64::new(0) })
+        Arc::new(Self {
+            pool,
+            home: home.clone(),
+            gone: CancellationToken::new(),
+            answers: AtomicU64::new(0),
+            is_late: AtomicBool::new(false),
+        })
     }
 
     /// What is asked of the leader, as long as it leads. It lies in memory of its own, so that who awaits it stays small.
@@ -115,6 +128,31 @@ impl Link {
         }
     }
 
+    /// The same of what only reads, in time: over a connection that is cut nothing comes, while others are well.
+    pub(super) async fn read<'a, T: 'a>(
+        &'a self,
+        asking: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> Result<T, sqlx::Error> {
+        self.in_time(READ, asking).await
+    }
+
+    /// The same of anything, which may take so long.
+    async fn in_time<'a, T: 'a>(
+        &'a self,
+        patience: Duration,
+        asking: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
+    ) -> Result<T, sqlx::Error> {
+        timeout(patience, self.ask(asking)).await.unwrap_or_else(|_| {
+            self.is_late.store(true, Ordering::Relaxed);
+            Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")).into())
+        })
+    }
+
+    /// Whether a question was not answered in time, so that connections may be dead.
+    fn is_late(&self) -> bool {
+        self.is_late.load(Ordering::Relaxed)
+    }
+
     /// Whether others have taken its place, and nothing is waited for any more.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.is_cancelled()
@@ -127,7 +165,7 @@ impl Link {
     /// Gives these connections up: what is asked over them has so long to end.
     async fn leave(self: Arc<Self>, grace: Duration) {
         let closed = self.pool.close();
-        if tokio::time::timeout(grace, closed).await.is_err() {
+        if timeout(grace, closed).await.is_err() {
             self.gone.cancel();
             self.pool.close().await;
         }
@@ -167,7 +205,7 @@ impl Leader {
         let pool = pool.before_acquire(|connection, usage| {
             Box::pin(async move {
                 if usage.idle_for > UNUSED {
-                    connection.ping().await?;
+                    is_there(connection).await?;
                 }
                 Ok(true)
             })
@@ -183,6 +221,12 @@ impl Leader {
     pub(super) fn link(&self) -> Arc<Link> {
         self.following.now().1
     }
+}
+
+/// Asks over a connection whether the server is there.
+async fn is_there(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer over a connection").into();
+    timeout(SIGN, connection.ping()).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// The first leader.

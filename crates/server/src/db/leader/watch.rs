@@ -7,7 +7,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::choice::{Answer, Followed, Move, next};
+use super::choice::{Answer, Beside, Followed, Move, next};
 use super::members::{Member, PROBE, Said, none_leads};
 use super::{Following, GRACE};
 
@@ -22,7 +22,7 @@ const TELL: Duration = Duration::from_mins(1);
 
 /// Asks the leader again and again whether it leads, and finds another one where it does not.
 pub(super) async fn watch(following: Arc<Following>) {
-    let (mut connection, mut lost) = (None, Lost::default());
+    let (mut connection, mut lost, mut is_untold) = (None, Lost::default(), false);
     for look in 1_u32.. {
         sleep(LOOK).await;
         let (followed, link) = following.now();
@@ -34,7 +34,9 @@ pub(super) async fn watch(following: Arc<Following>) {
         } else {
             following.members.ask(PROBE).await
         };
-        let next = next(followed, answer, &said, link.answers() != answers);
+        let beside = Beside { has_answered: link.answers() != answers, is_untold, is_late: link.is_late() };
+        let next = next(followed, answer, &said, beside);
+        is_untold = beside.leaves_untold(answer, next);
         if !matches!(next, Move::Stay(_)) {
             connection = None;
         }

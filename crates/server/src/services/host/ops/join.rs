@@ -136,7 +136,7 @@ pub async fn join(enrolment: &Enrolment, join: Join, request: &RequestId) -> Res
     let hosts = &enrolment.hosts;
     let now = hosts.clock.now();
     let hash = hash(&join.token);
-    let mut tx = hosts.db.begin().await?;
+    let mut tx = hosts.db.begin_for_request().await?;
     let known = store::host::by_token(&mut tx, &hash).await?;
     let known = known.filter(|host| host.token_until.is_some_and(|until| now < until)).ok_or_else(refused)?;
     let name = HostName { id: known.id, enrolment: known.enrolment + 1 };

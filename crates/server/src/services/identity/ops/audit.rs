@@ -68,7 +68,7 @@ pub(in crate::services::identity) async fn forget_refusals(
 /// Removes a batch in a transaction of its own, until one is not full or it is told to stop.
 async fn forget(identity: &Identity, old: Old, stop: &CancellationToken) -> Result<()> {
     while !stop.is_cancelled() {
-        let mut tx = identity.inner.db.begin().await?;
+        let mut tx = identity.inner.db.begin_in_bulk().await?;
         let removed = store::audit::forget(&mut tx, old, BATCH).await?;
         tx.commit().await?;
         if removed < BATCH.unsigned_abs() {

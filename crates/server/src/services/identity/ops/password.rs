@@ -34,7 +34,7 @@ pub(in crate::services::identity) async fn reset(
     inner.config.password_rules().require("new_password", &request.new_password, &presented.recipient)?;
     let password_hash = inner.hasher.hash(Asker::Account, request.new_password.0).await?;
     let now = inner.clock.now();
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_for_request().await?;
     // Of two who present it at once the second finds it used.
     let again = store::one_time::by_token(&mut tx, mail::RESET_PASSWORD, &hash).await?.filter(open);
     let mut user = subject::of_subject(&mut tx, &again.ok_or_else(invalid_token)?.subject).await?;
@@ -105,7 +105,7 @@ pub(super) async fn confirm(
     if !right {
         let now = inner.clock.now();
         attempt.failed(now);
-        let mut tx = inner.db.begin().await?;
+        let mut tx = inner.db.begin_for_request().await?;
         person.caller.audit("password.refused", &user.id.to_string()).write(&mut tx, now).await?;
         tx.commit().await?;
         return Err(wrong());

@@ -96,7 +96,7 @@ async fn prove(
         let Some(looked_at) = known.as_ref().filter(|_| right) else { return Ok(Err(known)) };
         let rehashed = rehashed(identity, looked_at, password.clone()).await?;
         let read_at = inner.cache.generation();
-        let mut tx = inner.db.begin().await?;
+        let mut tx = inner.db.begin_for_request().await?;
         match store::user::find(&mut tx, looked_at.id).await? {
             Some(user) if user.password_hash == looked_at.password_hash => {
                 return Ok(Ok(Proven { user, rehashed, read_at, tx }));
@@ -192,7 +192,7 @@ pub(in crate::services::identity) async fn refresh(
     let inner = &identity.inner;
     let now = inner.clock.now();
     let hash = token::hash(&presented.0);
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_for_request().await?;
     let row = store::session::refresh(&mut tx, &hash).await?.ok_or_else(bad_refresh)?;
     let session = store::session::find(&mut tx, row.session).await?.ok_or_else(bad_refresh)?;
     if !session.lives(now) || row.expires_at <= now {

@@ -187,7 +187,7 @@ pub(in crate::services::identity) async fn sign_up(
     let inner = &identity.inner;
     if key.is_given() {
         // Before the address is found to be taken, by the first of these requests.
-        let mut tx = inner.db.begin().await?;
+        let mut tx = inner.db.begin_for_request().await?;
         if let Some(replayed) = key.replay(&mut tx, inner.clock.now()).await? {
             return Ok(replayed);
         }
@@ -201,7 +201,7 @@ pub(in crate::services::identity) async fn sign_up(
         ..new_user(request.email.clone(), hash, now)
     };
     let required = inner.config.require_verified_email == VerifiedEmail::SignIn;
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_for_request().await?;
     let taken = store::user::by_email(&mut tx, &user.email).await?.is_some();
     let (user, org, project) = if !taken {
         let (org, project) = found(&mut tx, &user, id, now).await?;

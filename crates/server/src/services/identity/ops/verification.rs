@@ -28,7 +28,7 @@ pub(super) async fn ask(identity: &Identity, kind: &str, email: &str) -> Result<
     if store::outbox::waits(&inner.db, kind, email, None).await? || !inner.limits.may_ask(kind, email, now) {
         return Ok(());
     }
-    let mut tx = inner.db.begin().await?;
+    let mut tx = inner.db.begin_for_request().await?;
     store::outbox::put(&mut tx, kind, email, None, now).await?;
     Ok(tx.commit().await?)
 }
@@ -43,7 +43,7 @@ pub(in crate::services::identity) async fn verify_email(
     if let VerifyEmail::Code { email, .. } = &request {
         identity.inner.limits.recipient(Door::Proof, email, id.from.into(), now)?;
     }
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_for_request().await?;
     let found = match request {
         VerifyEmail::Token(token) => by_token(&mut tx, &token, now).await?,
         VerifyEmail::Code { email, code } => {

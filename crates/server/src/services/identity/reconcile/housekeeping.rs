@@ -48,7 +48,7 @@ async fn note_used(identity: &Identity) -> Result<()> {
     if used.is_empty() {
         return Ok(());
     }
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_in_bulk().await?;
     for (id, (at, from)) in used {
         store::api_key::used(&mut tx, id, at, from).await?;
     }
@@ -79,7 +79,7 @@ async fn remove(identity: &Identity) -> Result<bool> {
     let (config, now) = (&identity.inner.config, identity.inner.clock.now());
     let messages = messages_before(identity);
     let sessions = now.plus_seconds(-config.ended_sessions_days.saturating_mul(DAY));
-    let mut tx = identity.inner.db.begin().await?;
+    let mut tx = identity.inner.db.begin_in_bulk().await?;
     let removed = [
         store::one_time::forget(&mut tx, messages, BATCH).await?,
         store::outbox::forget(&mut tx, messages, BATCH).await?,

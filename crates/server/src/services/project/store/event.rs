@@ -76,7 +76,8 @@ pub async fn newest(db: &Db, tenant: Tenant) -> Result<i64, DbError> {
         .await
 }
 
-/// Removes events before a time.
-pub async fn forget(tx: &mut Tx, before: Timestamp) -> Result<u64, DbError> {
-    sql("DELETE FROM events WHERE created_at < $1").bind(before).execute(tx).await
+/// Removes events before a time, at most so many; how many there were.
+pub async fn forget(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, DbError> {
+    let old = "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE created_at < $1 ORDER BY seq LIMIT $2)";
+    sql(old).bind(before).bind(limit).execute(tx).await
 }

@@ -66,7 +66,7 @@ fn columns(id: SandboxId, step: i64, used: &Used) -> Columns {
 
 /// Adds what sandboxes used to each size of step, all of them or none.
 pub async fn add(db: &Db, round: &[(SandboxId, Used)]) -> Result<(), DbError> {
-    let mut tx = db.begin().await?;
+    let mut tx = db.begin_in_bulk().await?;
     for (id, used) in round {
         add_one(&mut tx, *id, used).await?;
     }
@@ -93,7 +93,7 @@ pub async fn between(db: &Db, id: SandboxId, step: i64, from: i64, to: i64) -> R
 
 /// Removes what was kept long enough.
 pub async fn forget(db: &Db, now: Timestamp) -> Result<(), DbError> {
-    let mut tx = db.begin().await?;
+    let mut tx = db.begin_in_bulk().await?;
     for (step, kept) in LEVELS {
         sql("DELETE FROM sandbox_metrics WHERE step = $1 AND at < $2")
             .bind(step)

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use berth_domain::ids::{DiskId, HostId, Owner, VmId};
 use berth_domain::vm::disk::{DiskStep, Move, next};
-use berth_domain::vm::disk_snapshot::{Open, first};
+use berth_domain::vm::disk_snapshot::{Open, first_due};
 use berth_domain::vm::{DiskKind, DiskStatus, DiskType};
 use berth_domain::{Error, Result, Timestamp};
 use berth_host::EngineError;
@@ -68,7 +68,7 @@ impl Life for DiskLife {
             Vec::new()
         };
         let is_brought = store::brought_disk::find(self.vms.db(), *id).await?.is_some();
-        let snapshot = first(open.iter().map(DiskSnapshotRow::open));
+        let snapshot = first_due(open.iter().map(DiskSnapshotRow::open));
         Ok(Some(Seen { disk, is_brought, snapshot, to }))
     }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use berth_domain::firewall::Rules;
 use berth_domain::host::gpu::Device;
 use berth_domain::ids::{DiskId, Owner, VmId};
-use berth_domain::vm::disk_snapshot::first;
+use berth_domain::vm::disk_snapshot::first_due;
 use berth_domain::vm::model::{KeysState, Want};
 use berth_domain::vm::plan::{self, Deadlines, Disk, Machine, Snapshot, Step};
 use berth_domain::vm::request::MAX_DATA_DISKS;
@@ -488,7 +488,7 @@ fn disk(row: &DiskRow, vm: &VmRow, snapshots: &[DiskSnapshotRow]) -> Disk {
         is_elsewhere: row.is_elsewhere(vm.machine.host),
         stuck_since: row.stuck_since,
         moving: row.moving,
-        snapshot: first(open),
+        snapshot: first_due(open),
     }
 }
 

@@ -94,7 +94,8 @@ impl SandboxLife {
         fault("sandbox", "start", "intent").await?;
         let mut tx = self.sandboxes.db().begin().await?;
         let Some(row) = still(&mut tx, seen).await? else { return Ok(()) };
-        drop(tx);
+        // What is started is what is committed.
+        tx.commit().await?;
         let spec = self.spec(&row).await?;
         let started = match engine.start(&spec).await {
             Err(error) if error.is_final() && row.memory.is_some() => {
