@@ -43,6 +43,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use berth_domain::ids::HostId;
+use berth_domain::replica::HOLDS;
 use sqlx::sqlite::SqlitePool;
 use tokio::sync::broadcast;
 
@@ -263,10 +264,12 @@ impl Db {
     }
 
     async fn begin_for(&self, asker: Asker) -> Result<Tx, DbError> {
+        // Who gives up waiting loses its place in the queue.
+        let patience = if asker == Asker::Keeper { HOLDS } else { self.wait };
         let inner = match &self.pools {
             Pools::Sqlite { write, .. } => TxInner::Sqlite(write.begin_with("BEGIN IMMEDIATE").await?),
             Pools::Postgres(leader) => {
-                TxInner::Postgres(leader::Pen::begin(leader, &self.term, asker, self.wait).await?)
+                TxInner::Postgres(leader::Pen::begin(leader, &self.term, asker, patience).await?)
             }
         };
         let (sender, epoch) = (self.signals.clone(), self.epoch.clone());

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use berth_domain::page::Page;
 use sqlx::{AssertSqlSafe, Executor};
 
+use super::leader::leave_if_silent;
 use super::listing::{Listed, Listing};
 use super::reader::ReaderInner;
 use super::{Db, DbError, FromRow, Pools, Reader, Row, Tx, TxInner};
@@ -193,13 +194,22 @@ macro_rules! on_target {
             }
             Target::Db(Db { pools: Pools::Postgres(leader), .. }) => {
                 let link = leader.link();
-                link.read(link.pool.$method(with_args!($self))).await.map(|r| r.into_common())
+                match link.ask(link.pool.acquire()).await {
+                    Ok(mut connection) => {
+                        let outcome = link.read((&mut *connection).$method(with_args!($self))).await;
+                        leave_if_silent(&mut connection, outcome.as_ref().err());
+                        outcome.map(|r| r.into_common())
+                    }
+                    Err(none) => Err(none),
+                }
             }
             Target::Reader(Reader(ReaderInner::Sqlite(connection))) => {
                 (&mut **connection).$method(with_args!($self)).await.map(|r| r.into_common())
             }
             Target::Reader(Reader(ReaderInner::Postgres(connection, link))) => {
-                link.read((&mut **connection).$method(with_args!($self))).await.map(|r| r.into_common())
+                let outcome = link.read((&mut **connection).$method(with_args!($self))).await;
+                leave_if_silent(connection, outcome.as_ref().err());
+                outcome.map(|r| r.into_common())
             }
             Target::Tx(Tx { inner: TxInner::Sqlite(tx), .. }) => {
                 (&mut **tx).$method(with_args!($self)).await.map(|r| r.into_common())

@@ -148,6 +148,39 @@ async fn all_who_wait_for_a_commit_hear_that_the_server_is_lost() {
     assert!(matches!(outcome, Err(DbError::Unavailable(_) | DbError::Unknown(_))), "{outcome:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_leaves_in_the_middle_of_a_statement_takes_nobody_along() {
+    let server = Postgres::started();
+    let db = database(&server).await;
+    for statement in ["SELECT CAST(pg_sleep(1) AS TEXT)", "SELECT CAST(1 / (LENGTH(pg_sleep(1)::TEXT) * 0) AS TEXT)"] {
+        let mut first = db.begin().await.expect("a transaction");
+        setting::put(&mut first, "first", statement).await.expect("a row");
+        let mut follower = Box::pin(db.begin());
+        assert!(poll!(&mut follower).is_pending());
+        let first = tokio::spawn(first.commit());
+        let mut follower = follower.await.expect("a transaction");
+        setting::put(&mut follower, "left", "x").await.expect("a row");
+        let mut asking = Box::pin(sql(statement).fetch_optional::<String>(&mut follower));
+        assert!(poll!(&mut asking).is_pending());
+        drop(asking);
+        drop(follower);
+        first.await.expect("no panic").expect("a commit");
+        assert_eq!((count(&db, "first").await, count(&db, "left").await), (1, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_takes_too_long_is_given_up_at_the_server() {
+    let server = Postgres::started();
+    let db = database(&server).await;
+    let mut tx = db.begin().await.expect("a transaction");
+    let asked = sql("SELECT CAST(pg_sleep(600) AS TEXT)").fetch_optional::<String>(&mut tx).await;
+    assert!(matches!(asked, Err(DbError::Unavailable(_))), "{asked:?}");
+    drop(tx);
+    // Nothing holds the lock there any more.
+    puts(&database(&server).await, "another service").await.expect("a commit");
+}
+
 /// What somebody answers who only looks, after somebody else whose change it sees, and whose commit is lost; none where that was
 /// committed before.
 async fn answer_to_what_is_lost() -> Option<Result<Result<Option<String>, DbError>, DbError>> {

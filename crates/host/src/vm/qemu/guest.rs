@@ -6,6 +6,7 @@ use std::time::Duration;
 use berth_domain::ids::MachineId;
 use berth_qemu::Error;
 use berth_qemu::machine::{freeze, guest};
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
@@ -65,9 +66,16 @@ impl QemuEngine {
         thaw(id, &self.machine(id)).await;
     }
 
+    /// The same once nobody has it stand still.
+    pub(super) async fn thaw_in_turn(&self, id: MachineId) {
+        let _turn = self.stills.of(id).await;
+        self.thaw(id).await;
+    }
+
     /// Has a guest go on that was frozen so long ago that nobody copies for it any more: its agent was late, or the service
     /// ended.
     pub(super) async fn thaw_forgotten(&self, id: MachineId) {
+        let Some(_turn) = self.stills.of(id).now_or_never() else { return };
         let since = freeze::since(&self.machine(id));
         if since.and_then(|since| since.elapsed().ok()).is_some_and(|frozen| frozen > FORGOTTEN) {
             self.thaw(id).await;

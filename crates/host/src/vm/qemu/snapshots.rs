@@ -132,7 +132,7 @@ impl QemuEngine {
         if let Some(of) = of {
             let dir = self.machine(of);
             if machine::find(&dir, of.0).is_some() {
-                self.thaw(of).await;
+                self.thaw_in_turn(of).await;
                 in_time(snapshot::forget(&dir, &id.serial())).await?;
             }
         }

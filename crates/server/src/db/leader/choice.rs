@@ -67,8 +67,6 @@ pub(super) struct Beside {
     pub(super) has_answered: bool,
     /// Whether it was silent before, and who waits for its answers was not told.
     pub(super) is_untold: bool,
-    /// Whether a question over its present connections was not answered in time, while others were.
-    pub(super) is_late: bool,
 }
 
 impl Beside {
@@ -83,9 +81,7 @@ pub(super) fn next(followed: Followed, answer: Answer, said: &[Member], beside: 
     let found = choose(said, followed);
     let another = found.filter(|found| found.member != followed.member);
     if let Some(own) = answer.leads(followed) {
-        let later = another.filter(|another| another.timeline > own.timeline);
-        let stays = if beside.is_late { Move::Renew } else { Move::Stay(own) };
-        return later.map_or(stays, Move::Follow);
+        return another.filter(|another| another.timeline > own.timeline).map_or(Move::Stay(own), Move::Follow);
     }
     if let Some(another) = another {
         return Move::Follow(another);
@@ -187,7 +183,5 @@ mod tests {
         // One that was not silent waits for as long as its callers do.
         assert_eq!(after(Answer::No, &none, Beside::default()), (Move::Wait, false));
         assert_eq!(after(Answer::Leads(3), &same, untold), (Move::Stay(at(0, 3)), false));
-        // Some of its connections are dead.
-        assert_eq!(after(Answer::Leads(3), &same, Beside { is_late: true, ..heard }), (Move::Renew, false));
     }
 }

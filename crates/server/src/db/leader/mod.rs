@@ -22,12 +22,13 @@ mod writer;
 
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use sqlx::Connection;
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
+use sqlx::{Connection, Postgres};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::context::TokioContext;
@@ -65,7 +66,7 @@ const PREPARED: usize = 512;
 /// How long a server may take to say over a connection that it is there.
 const SIGN: Duration = Duration::from_secs(2);
 /// How long what only reads may take.
-const READ: Duration = Duration::from_secs(30);
+const READ: Duration = Duration::from_mins(1);
 /// After so long a connection that nobody used is asked whether it is there still.
 const UNUSED: Duration = Duration::from_millis(100);
 
@@ -77,8 +78,6 @@ pub(super) struct Link {
     gone: CancellationToken,
     /// Questions that were answered.
     answers: AtomicU64,
-    /// Whether one was not, in time.
-    is_late: AtomicBool,
 }
 
 impl Link {
@@ -97,13 +96,7 @@ impl Link {
         });
         let _entered = home.enter();
         let pool = checked.connect_lazy_with(members.options(to.member));
-        Arc::new(Self {
-            pool,
-            home: home.clone(),
-            gone: CancellationToken::new(),
-            answers: AtomicU64::new(0),
-            is_late: AtomicBool::new(false),
-        })
+        Arc::new(Self { pool, home: home.clone(), gone: CancellationToken::new(), answers: AtomicU64::new(0) })
     }
 
     /// What is asked of the leader, as long as it leads. It lies in memory of its own, so that who awaits it stays small.
@@ -128,7 +121,8 @@ impl Link {
         }
     }
 
-    /// The same of what only reads, in time: over a connection that is cut nothing comes, while others are well.
+    /// The same of what only reads, in time: over a connection that is cut nothing comes, while others are well. [`leave_if_silent`] is
+    /// told how it ended.
     pub(super) async fn read<'a, T: 'a>(
         &'a self,
         asking: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
@@ -142,15 +136,8 @@ impl Link {
         patience: Duration,
         asking: impl Future<Output = Result<T, sqlx::Error>> + Send + 'a,
     ) -> Result<T, sqlx::Error> {
-        timeout(patience, self.ask(asking)).await.unwrap_or_else(|_| {
-            self.is_late.store(true, Ordering::Relaxed);
-            Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")).into())
-        })
-    }
-
-    /// Whether a question was not answered in time, so that connections may be dead.
-    fn is_late(&self) -> bool {
-        self.is_late.load(Ordering::Relaxed)
+        let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {patience:?}")).into();
+        timeout(patience, self.ask(asking)).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Whether others have taken its place, and nothing is waited for any more.
@@ -220,6 +207,18 @@ impl Leader {
     /// The connections to whoever leads now.
     pub(super) fn link(&self) -> Arc<Link> {
         self.following.now().1
+    }
+}
+
+/// Whether a server did not answer in time.
+fn is_silent(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Io(error) if error.kind() == io::ErrorKind::TimedOut)
+}
+
+/// Closes a connection over which an answer did not come in time: the pool would wait for it for as long as TCP does.
+pub(super) fn leave_if_silent(connection: &mut PoolConnection<Postgres>, error: Option<&sqlx::Error>) {
+    if error.is_some_and(is_silent) {
+        connection.close_on_drop();
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) async fn watch(following: Arc<Following>) {
         } else {
             following.members.ask(PROBE).await
         };
-        let beside = Beside { has_answered: link.answers() != answers, is_untold, is_late: link.is_late() };
+        let beside = Beside { has_answered: link.answers() != answers, is_untold };
         let next = next(followed, answer, &said, beside);
         is_untold = beside.leaves_untold(answer, next);
         if !matches!(next, Move::Stay(_)) {

@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Leader, Link};
+use super::{Leader, Link, is_silent};
 use crate::db::{DbError, ONE_WRITER, Term};
 
 /// Most transactions that are committed together: fewer than the 64 savepoints that a server keeps at hand.
@@ -32,8 +32,10 @@ const MOST: usize = 32;
 /// How long the first of them waits for others to end, at most; the one that is under way then is the last.
 const LONGEST: Duration = Duration::from_millis(5);
 
-/// How long the server may take for a statement of a transaction, for which all others wait: a connection that is cut says nothing.
-/// After as long, the server itself lets go of the lock of writers ([`super::LET_GO`]).
+/// How long the server works at a statement of a transaction, or waits for the lock of writers, for which all others wait.
+const SERVER: Duration = Duration::from_secs(6);
+/// How long its answer is waited for: a connection that is cut says nothing. It gives up before that ([`SERVER`]), so that nothing
+/// goes on there with the lock.
 const STATEMENT: Duration = Duration::from_secs(8);
 const _: () = assert!(STATEMENT.as_secs() + RENEW.as_secs() < HOLDS.as_secs(), "a sign of life comes in time after it");
 /// A change, or a commit, that takes longer is told of.
@@ -93,7 +95,11 @@ pub async fn settled<T>(answering: impl Future<Output = T>) -> Result<T, DbError
     };
     let (answer, rests_on) = RESTS_ON.scope(RefCell::default(), answered).await;
     for outcome in rests_on {
-        heard(outcome).await?;
+        // It may have done something of its own that is not lost.
+        heard(outcome).await.map_err(|error| match error {
+            DbError::Unavailable(text) => DbError::Unknown(text),
+            error => error,
+        })?;
     }
     Ok(answer)
 }
@@ -189,9 +195,12 @@ impl Writer {
     fn pass_on(self: &Arc<Self>, mut group: Option<Group>) -> Option<Group> {
         let mut queue = self.queue();
         while let Some(next) = queue.next() {
-            if next.asker == Asker::Bulk && group.is_some() {
+            if let Some(group) = group.as_mut().filter(|_| next.asker == Asker::Bulk) {
+                // Its turn comes after the commit.
+                group.is_alone = true;
+                queue.was_caller = true;
                 queue.of(Asker::Bulk).push_front(next);
-                return group;
+                break;
             }
             queue.holder = Some((next.asker, Instant::now()));
             match next.give.send(Pen::new(self.clone(), group, next.asker)) {
@@ -271,11 +280,15 @@ impl Begun {
     async fn at(link: Arc<Link>, term: i64, patience: Duration) -> Result<Self, sqlx::Error> {
         let connection = link.ask(link.pool.acquire()).await?;
         let mut begun = Self { link, connection: Some(connection), is_silent: false };
-        let asks = Asks { patience: STATEMENT.max(patience + SLOW), ..begun.connection()?.0 };
-        // One message, and several statements: the last sees what was committed while the one before waited.
+        // One message, and several statements: the last sees what was committed while the one before waited. A commit takes as long as
+        // it does: its statement is over when it waits for another member.
         let present = if term == 0 { "" } else { PRESENT_TERM };
-        let asked = sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {ONE_WRITER}; {present}")));
-        let answered = asks.ask(asked.fetch_all(begun.connection()?.1)).await;
+        let (locked, worked) = (patience.min(SERVER).as_millis().max(1), SERVER.as_millis());
+        let asked = sqlx::raw_sql(AssertSqlSafe(format!(
+            "BEGIN; SET LOCAL lock_timeout = {locked}; {ONE_WRITER}; SET LOCAL statement_timeout = {worked}; {present}"
+        )));
+        let (asks, connection) = begun.connection()?;
+        let answered = asks.ask(asked.fetch_all(connection)).await;
         begun.note(answered.as_ref().err());
         if term == 0 {
             return answered.map(|_| begun);
@@ -297,7 +310,7 @@ impl Begun {
     }
 
     fn note(&mut self, error: Option<&sqlx::Error>) {
-        self.is_silent |= matches!(error, Some(sqlx::Error::Io(error)) if error.kind() == io::ErrorKind::TimedOut);
+        self.is_silent |= error.is_some_and(is_silent);
     }
 
     async fn commit(mut self) -> Result<(), DbError> {
@@ -330,6 +343,11 @@ impl Drop for Begun {
     }
 }
 
+/// Whether another service writes.
+fn is_locked(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Database(error) if error.code().is_some_and(|code| code == "55P03"))
+}
+
 /// Whether what was to begin may begin over another connection: this one ended, and nothing was written yet.
 fn is_over(error: &sqlx::Error) -> bool {
     match error {
@@ -360,12 +378,19 @@ struct Group {
 impl Group {
     /// Begins at the leader; once more where the connection had ended, or another one leads by now.
     async fn begin(leader: &Leader, term: i64, asker: Asker, patience: Duration) -> Result<Self, DbError> {
-        let link = leader.link();
-        let begun = match Begun::at(link.clone(), term, patience).await {
-            Err(error) if is_over(&error) || !Arc::ptr_eq(&link, &leader.link()) => {
-                Begun::at(leader.link(), term, patience).await?
+        let (since, mut is_again) = (Instant::now(), false);
+        let begun = loop {
+            let link = leader.link();
+            let left = patience.saturating_sub(since.elapsed());
+            let error = match Begun::at(link.clone(), term, left).await {
+                Ok(begun) => break begun,
+                Err(error) => error,
+            };
+            let waits_on = is_locked(&error) && since.elapsed() < patience;
+            let is_elsewhere = is_over(&error) || !Arc::ptr_eq(&link, &leader.link());
+            if !waits_on && (std::mem::replace(&mut is_again, true) || !is_elsewhere) {
+                return Err(error.into());
             }
-            begun => begun?,
         };
         let is_alone = asker == Asker::Bulk;
         Ok(Self { begun, term, is_alone, ended: Vec::new(), since: None, count: 1, is_open: true })
@@ -388,11 +413,10 @@ impl Group {
             return Err(sqlx::Error::WorkerCrashed);
         }
         let back = format!("ROLLBACK TO SAVEPOINT s{}", self.count);
-        match timeout(SLOW, self.begun.execute(back.clone())).await {
+        match self.begun.execute(back.clone()).await {
             // A statement failed whose answer nobody waited for, and this is it.
-            Ok(Err(sqlx::Error::Database(_))) => self.begun.execute(back).await,
-            Ok(outcome) => outcome,
-            Err(_) => Err(silent()),
+            Err(sqlx::Error::Database(_)) => self.begun.execute(back).await,
+            outcome => outcome,
         }
     }
 
@@ -472,7 +496,8 @@ impl Pen {
         // As it is now: it may have risen while others wrote.
         let term = term.now();
         if let Some(group) = pen.group.take_if(|group| group.term != term) {
-            group.commit().await;
+            // Whoever waits for this may leave.
+            let _ = leader.writer.home.spawn(group.commit()).await;
         }
         if let Some(group) = &mut pen.group {
             match group.go_on().await {
@@ -511,6 +536,8 @@ impl Pen {
             group.ended.push(told);
             group.since.get_or_insert_with(Instant::now);
             group.is_open = false;
+            // A sign of life waits for nobody's statement.
+            group.is_alone |= self.asker == Asker::Keeper;
         }
         drop(self);
         async move {

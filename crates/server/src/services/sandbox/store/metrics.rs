@@ -50,6 +50,9 @@ impl FromRow for Used {
     }
 }
 
+/// Rows that one transaction removes at most: others wait for it.
+const BATCH: i64 = 5_000;
+
 /// What of a step adds up, and what is as at its end.
 const ADDED: &str = "(sandbox_id, step, at) DO UPDATE SET covered = sandbox_metrics.covered + excluded.covered, \
      cpu = sandbox_metrics.cpu + excluded.cpu, rx_bytes = sandbox_metrics.rx_bytes + excluded.rx_bytes, \
@@ -66,7 +69,7 @@ fn columns(id: SandboxId, step: i64, used: &Used) -> Columns {
 
 /// Adds what sandboxes used to each size of step, all of them or none.
 pub async fn add(db: &Db, round: &[(SandboxId, Used)]) -> Result<(), DbError> {
-    let mut tx = db.begin_in_bulk().await?;
+    let mut tx = if round.len() > 1 { db.begin_in_bulk().await? } else { db.begin().await? };
     for (id, used) in round {
         add_one(&mut tx, *id, used).await?;
     }
@@ -91,15 +94,19 @@ pub async fn between(db: &Db, id: SandboxId, step: i64, from: i64, to: i64) -> R
         .await
 }
 
-/// Removes what was kept long enough.
+/// Removes what was kept long enough, so many rows at a time.
 pub async fn forget(db: &Db, now: Timestamp) -> Result<(), DbError> {
-    let mut tx = db.begin_in_bulk().await?;
     for (step, kept) in LEVELS {
-        sql("DELETE FROM sandbox_metrics WHERE step = $1 AND at < $2")
-            .bind(step)
-            .bind(now.seconds() - kept)
-            .execute(&mut tx)
-            .await?;
+        while forget_some(db, step, now.seconds() - kept).await? == BATCH.unsigned_abs() {}
     }
-    tx.commit().await
+    Ok(())
+}
+
+async fn forget_some(db: &Db, step: i64, before: i64) -> Result<u64, DbError> {
+    let mut tx = db.begin_in_bulk().await?;
+    let old = sql("DELETE FROM sandbox_metrics WHERE (sandbox_id, step, at) IN \
+         (SELECT sandbox_id, step, at FROM sandbox_metrics WHERE step = $1 AND at < $2 LIMIT $3)");
+    let removed = old.bind(step).bind(before).bind(BATCH).execute(&mut tx).await?;
+    tx.commit().await?;
+    Ok(removed)
 }
