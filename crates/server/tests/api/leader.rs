@@ -227,13 +227,15 @@ async fn a_service_of_an_earlier_term_writes_nothing_and_what_it_reads_is_true()
     let server = Postgres::started();
     let platform = platform(&[server.port()]).await;
     assert_eq!(puts(&platform, "before").await.status, 201);
-    server.sql("berth", "UPDATE keeper SET term = term + 1");
+    // As another service does, in a turn of its own.
+    let in_turn = |what: &str| server.sql("berth", &format!("SELECT pg_advisory_xact_lock(422724498536); {what}"));
+    in_turn("UPDATE keeper SET term = term + 1");
     let refused = puts(&platform, "after").await;
     assert_eq!(refused.status, 503, "{refused:?}");
     let names = platform.admin.get("/networks").await.body;
     let names: Vec<_> = names["data"].as_array().expect("networks").iter().map(|it| it["name"].clone()).collect();
     assert_eq!(names, ["before"]);
-    server.sql("berth", "UPDATE keeper SET term = term - 1");
+    in_turn("UPDATE keeper SET term = term - 1");
     assert_eq!(puts(&platform, "after").await.status, 201);
 }
 

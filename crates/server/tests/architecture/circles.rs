@@ -15,7 +15,9 @@ const HARMLESS: [(&[&str], &str); 9] = [
         &[
             "server/src/db/connect.rs",
             "server/src/db/json.rs",
+            "server/src/db/leader/group.rs",
             "server/src/db/leader/mod.rs",
+            "server/src/db/leader/settled.rs",
             "server/src/db/leader/watch.rs",
             "server/src/db/leader/writer.rs",
             "server/src/db/listing.rs",

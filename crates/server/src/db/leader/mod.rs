@@ -16,7 +16,9 @@
 //! what is under way on the former ones has a few seconds to end.
 
 mod choice;
+mod group;
 mod members;
+mod settled;
 mod watch;
 mod writer;
 
@@ -39,8 +41,8 @@ use self::choice::{Followed, choose};
 use self::members::none_leads;
 pub use self::members::{Member, Said, Surveyed, Waits};
 pub(super) use self::members::{Members, survey};
+pub use self::settled::settled;
 use self::writer::Writer;
-pub use self::writer::settled;
 pub(super) use self::writer::{Asker, Pen};
 use super::DbError;
 
