@@ -47,6 +47,17 @@ impl Slot<'_> {
         .await
     }
 
+    /// Writes what is kept in this slot anew, as it is.
+    pub async fn touch(&self, tx: &mut Tx) -> Result<(), DbError> {
+        sql("UPDATE idempotency SET status = status WHERE caller = $1 AND path = $2 AND key = $3")
+            .bind(self.caller.to_string())
+            .bind(self.path)
+            .bind(self.key)
+            .execute(tx)
+            .await
+            .map(drop)
+    }
+
     /// Keeps an answer in this slot; removes all that were kept before `since`.
     pub async fn put(&self, tx: &mut Tx, kept: &Kept, now: Timestamp, since: Timestamp) -> Result<(), DbError> {
         sql("DELETE FROM idempotency WHERE (caller = $1 AND path = $2 AND key = $3) OR created_at <= $4")

@@ -334,6 +334,13 @@ impl Tx {
         }
     }
 
+    /// Has the answer wait for a commit of what this transaction wrote, though whoever has it leaves it without one.
+    pub const fn is_answered_by(&mut self) {
+        if let TxInner::Postgres(pen) = &mut self.inner {
+            pen.is_answered_by();
+        }
+    }
+
     /// Runs `follow` when the transaction is committed, or may be: it corrects what memory holds of the rows.
     pub fn once_committed(&mut self, follow: impl FnOnce() + Send + 'static) {
         self.following.push(Box::new(follow));

@@ -250,6 +250,11 @@ impl Idempotency {
         match bound.slot().find(tx, now.plus_seconds(-KEPT_SECONDS)).await? {
             None => Ok(None),
             Some(kept) if bound.body_hashes.contains(&kept.body_hash) => {
+                if tx.is_shared() {
+                    // A leader that is about to be lost may show what it will take along: what is answered again is committed again.
+                    bound.slot().touch(tx).await?;
+                    tx.is_answered_by();
+                }
                 Ok(Some(Outcome::Replayed(Replay { location: kept.location, body: kept.body })))
             }
             Some(_) => Err(Error::new(

@@ -261,3 +261,25 @@ async fn who_is_stopped_in_the_middle_of_a_change_keeps_nobody_from_taking_over(
         assert!(began.elapsed() < PATIENCE, "nobody takes over");
     }
 }
+
+/// The leader has what no other member has, and is about to be lost: what it kept for a retry may go with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_answered_again_is_acknowledged_again() {
+    let first = Postgres::started();
+    let second = first.standby();
+    let platform = platform(&[first.port()]).await;
+    let admin = &platform.admin;
+    let asks = async || {
+        let path = format!("{}/networks", admin.project);
+        let request = admin.request(reqwest::Method::POST, &path).header("idempotency-key", "once");
+        request.json(&json!({"name": "once"})).send().await.expect("an answer").status().as_u16()
+    };
+    let began = Instant::now();
+    while asks().await != 201 {
+        assert!(began.elapsed() < PATIENCE, "it is not made");
+    }
+    assert_eq!(asks().await, 201);
+    assert_eq!(rows(&first), "once");
+    second.kill();
+    assert_eq!(asks().await, 503);
+}

@@ -238,10 +238,15 @@ impl Group {
         }
     }
 
-    /// Notes that whoever leaves without an end answers by what others did who ended, if anybody waits for the answer.
-    pub(super) fn is_left(&mut self) {
-        if self.is_open && !self.ended.is_empty() {
-            self.ended.extend(rests_on());
+    /// Notes that whoever leaves without an end answers by what others did who ended, if anybody waits for the answer; or by what it did
+    /// itself, which is an end.
+    pub(super) fn is_left(&mut self, is_answered_by: bool) {
+        if !self.is_open || (self.ended.is_empty() && !is_answered_by) {
+            return;
+        }
+        match rests_on() {
+            Some(told) if is_answered_by => self.end(told, false),
+            told => self.ended.extend(told),
         }
     }
 

@@ -199,11 +199,13 @@ pub(in crate::db) struct Pen {
     asker: Asker,
     /// Whether a statement failed, after which the server takes none.
     is_broken: bool,
+    /// Whether it is committed, too, where it is left without an end.
+    is_answered_by: bool,
 }
 
 impl Pen {
     const fn new(writer: Arc<Writer>, group: Option<Group>, asker: Asker) -> Self {
-        Self { writer: Some(writer), group, asker, is_broken: false }
+        Self { writer: Some(writer), group, asker, is_broken: false, is_answered_by: false }
     }
 
     /// Begins a transaction that may write, once no other one does.
@@ -252,6 +254,11 @@ impl Pen {
         }
     }
 
+    /// Somebody answers by what the transaction saw and wrote anew, whoever leaves it: the answer waits for its commit.
+    pub(in crate::db) const fn is_answered_by(&mut self) {
+        self.is_answered_by = true;
+    }
+
     /// Ends the transaction, whose changes the next one sees from now on; what comes of its commit.
     pub(in crate::db) fn end(mut self) -> impl Future<Output = Result<(), DbError>> + Send + use<> {
         let (told, outcome) = oneshot::channel();
@@ -276,7 +283,7 @@ impl Drop for Pen {
         writer.tell_if_slow();
         let mut group = self.group.take();
         if let Some(group) = &mut group {
-            group.is_left();
+            group.is_left(self.is_answered_by && !self.is_broken);
         }
         let is_settled = group.as_ref().is_none_or(Group::takes_more);
         let left = if is_settled { writer.pass_on(group) } else { group };
