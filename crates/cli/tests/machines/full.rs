@@ -146,6 +146,8 @@ async fn a_full_disk_of_a_host_that_joined_loses_nothing() {
     // The guest fills the rest itself, once somebody has logged in to it.
     let file = OpenOptions::new().write(true).open(&filler).expect("the filler");
     file.set_len(file.metadata().expect("its size").len() - LEFT).expect("some room");
+    // Who has it open keeps its room.
+    drop(file);
     assert!(login(&service, &shown).arg(WRITES).status().expect("ssh").success());
     admin
         .until("its disk has no room", async |admin| message(&admin, &id).await.contains("the host's disk is full"))
