@@ -5,7 +5,7 @@
 //! it (WAL). PostgreSQL takes the same statements: `$1` parameters, `BIGINT` for every integer and
 //! every time (microseconds), `TEXT` for the rest, and nothing that only one of the two knows.
 //!
-//! PostgreSQL has one writer at a time as well, and commits several transactions together (`leader::writer`).
+//! PostgreSQL has one writer at a time as well, and commits several transactions together (`leader::group`).
 //!
 //! A transaction collects what it touched ([`Signal`]). On commit, and only then, it wakes the workers and tells the
 //! watchers.
@@ -335,9 +335,9 @@ impl Tx {
     }
 
     /// Has the answer wait for a commit of what this transaction wrote, though whoever has it leaves it without one.
-    pub const fn is_answered_by(&mut self) {
+    pub const fn commit_when_left(&mut self) {
         if let TxInner::Postgres(pen) = &mut self.inner {
-            pen.is_answered_by();
+            pen.commit_when_left();
         }
     }
 

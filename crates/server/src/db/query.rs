@@ -4,11 +4,15 @@ use std::borrow::Cow;
 
 use berth_domain::page::Page;
 use sqlx::{AssertSqlSafe, Executor};
+use tokio_util::sync::CancellationToken;
 
 use super::leader::leave_if_silent;
 use super::listing::{Listed, Listing};
 use super::reader::ReaderInner;
 use super::{Db, DbError, FromRow, Pools, Reader, Row, Tx, TxInner};
+
+/// Rows that one transaction removes: nobody waits long for its end.
+const BATCH: i64 = 1_000;
 
 /// An argument. An absent one has a type, too, because PostgreSQL needs to know the type of a null.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -251,6 +255,21 @@ impl Query {
     /// Runs it; the number of rows changed.
     pub async fn execute(self, tx: &mut Tx) -> Result<u64, DbError> {
         Ok(on_target!(self, Target::Tx(tx), execute)?)
+    }
+
+    /// Removes rows, so many by each transaction of its own, until one finds fewer or it is told to stop: others wait for the end of each.
+    /// Its last argument is to be how many.
+    pub async fn remove_in_batches(self, db: &Db, stop: &CancellationToken) -> Result<(), DbError> {
+        while !stop.is_cancelled() {
+            let mut tx = db.begin_in_bulk().await?;
+            let removed = self.clone().bind(BATCH).execute(&mut tx).await?;
+            tx.commit().await?;
+            if removed < BATCH.unsigned_abs() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        Ok(())
     }
 
     /// Every row.

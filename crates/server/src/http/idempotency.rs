@@ -253,7 +253,7 @@ impl Idempotency {
                 if tx.is_shared() {
                     // A leader that is about to be lost may show what it will take along: what is answered again is committed again.
                     bound.slot().touch(tx).await?;
-                    tx.is_answered_by();
+                    tx.commit_when_left();
                 }
                 Ok(Some(Outcome::Replayed(Replay { location: kept.location, body: kept.body })))
             }

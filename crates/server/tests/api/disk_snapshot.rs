@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use crate::backup;
 use crate::event::client;
+use crate::project_image::root_of;
 
 /// A data disk that is ready.
 async fn disk(caller: &Caller, size_gb: i64) -> String {
@@ -42,10 +43,6 @@ async fn ready(caller: &Caller, body: Value) -> String {
 /// Waits until there is nothing at a path any more.
 async fn gone(caller: &Caller, path: &str) {
     caller.until("its end", async |caller: Caller| caller.get(path).await.status == 404).await;
-}
-
-fn root_of(vm: &Value) -> String {
-    vm["root_disk"]["id"].as_str().expect("an id").to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,7 +8,8 @@ use uuid::Uuid;
 
 use crate::event::client;
 
-fn root_of(vm: &Value) -> String {
+/// The root disk of a VM.
+pub fn root_of(vm: &Value) -> String {
     vm["root_disk"]["id"].as_str().expect("an id").to_owned()
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::drain::verb;
 use crate::fence::{AFTER, fencing, lose, one_on_beta, runs_here};
 use crate::fleet::{disk, ready};
-use crate::project_image;
+use crate::project_image::{self, root_of};
 use crate::shared_snapshot::{asked, delete, made};
 
 const HOSTS: &str = "/api/v1/admin/hosts";
@@ -15,7 +15,7 @@ const HOSTS: &str = "/api/v1/admin/hosts";
 async fn what_was_begun_on_a_host_that_is_lost_begins_anew_on_the_next() {
     let (platform, mut beta, id) = one_on_beta(Some(fencing())).await;
     let admin = &platform.admin;
-    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    let root = root_of(&admin.get(&format!("/vms/{id}")).await.body);
     beta.engine.hold("copy_shared_disk");
     let image = project_image::asked(admin, &root).await;
     admin.until("it is copied", async |_| beta.engine.waiting() > 0).await;
@@ -38,7 +38,7 @@ async fn what_was_begun_on_a_host_that_is_lost_begins_anew_on_the_next() {
 async fn a_disk_that_no_host_has_is_copied_by_any_that_is_there() {
     let (platform, mut beta, off) = one_on_beta(Some(fencing())).await;
     let admin = &platform.admin;
-    let root = admin.get(&format!("/vms/{off}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    let root = root_of(&admin.get(&format!("/vms/{off}")).await.body);
     verb(admin, &off, "stop", "stopped").await;
     let loose = disk(admin, "loose").await;
     lose(&platform, &mut beta).await;
@@ -61,7 +61,7 @@ async fn a_disk_that_no_host_has_is_copied_by_any_that_is_there() {
 async fn a_copy_that_a_lost_host_was_making_of_a_disk_of_no_vm_begins_anew_on_another() {
     let (platform, mut beta, id) = one_on_beta(None).await;
     let admin = &platform.admin;
-    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    let root = root_of(&admin.get(&format!("/vms/{id}")).await.body);
     assert_eq!(admin.delete(&format!("/vms/{id}")).await.status, 202);
     admin.gone(&id).await;
     beta.engine.hold("copy_shared_disk");
@@ -79,7 +79,7 @@ async fn a_copy_that_a_lost_host_was_making_of_a_disk_of_no_vm_begins_anew_on_an
 async fn a_copy_of_a_host_that_was_removed_goes_with_it() {
     let (platform, mut beta, id) = one_on_beta(None).await;
     let admin = &platform.admin;
-    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    let root = root_of(&admin.get(&format!("/vms/{id}")).await.body);
     beta.engine.hold("make_image");
     let image = project_image::asked(admin, &root).await;
     admin.until("it is copied", async |_| beta.engine.waiting() > 0).await;
@@ -102,7 +102,7 @@ async fn a_copy_of_a_host_that_was_removed_goes_with_it() {
 async fn a_snapshot_of_a_vm_that_is_off_outlives_the_removal_of_its_host() {
     let (platform, mut beta, id) = one_on_beta(Some(fencing())).await;
     let admin = &platform.admin;
-    let root = admin.get(&format!("/vms/{id}")).await.body["root_disk"]["id"].as_str().expect("a disk").to_owned();
+    let root = root_of(&admin.get(&format!("/vms/{id}")).await.body);
     verb(admin, &id, "stop", "stopped").await;
     beta.engine.hold("snapshot_shared_disk");
     let snapshot = asked(admin, json!({"root_disk_id": root})).await;

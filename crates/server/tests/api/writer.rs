@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use berth_server::db::{Db, DbError, setting, settled, sql};
+use berth_server::db::{Db, DbError, Tx, setting, settled, sql};
 use berth_testkit::Postgres;
 use futures::future::join_all;
 use futures::poll;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 async fn database(server: &Postgres) -> Db {
@@ -130,17 +131,22 @@ async fn who_waits_too_long_is_told_and_keeps_nobody_waiting() {
     assert_eq!(count(&db, "late").await, 0);
 }
 
+/// A commit that waits, of a row that is called `first-…`, and the transaction that goes on where that one ended.
+async fn two(db: &Db) -> (JoinHandle<Result<(), DbError>>, Tx) {
+    let mut first = db.begin().await.expect("a transaction");
+    let key = format!("first-{}", uuid::Uuid::now_v7());
+    setting::put(&mut first, &key, "x").await.expect("a row");
+    let mut follower = Box::pin(db.begin());
+    assert!(poll!(&mut follower).is_pending());
+    let first = tokio::spawn(first.commit());
+    (first, follower.await.expect("a transaction"))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_who_wait_for_a_commit_hear_that_the_server_is_lost() {
     let server = Postgres::started();
     let db = database(&server).await;
-    let mut first = db.begin().await.expect("a transaction");
-    setting::put(&mut first, "first", "x").await.expect("a row");
-    let mut follower = Box::pin(db.begin());
-    assert!(poll!(&mut follower).is_pending());
-    let first = tokio::spawn(first.commit());
-    // It goes on where the first one ended, and keeps that from being committed.
-    let follower = follower.await.expect("a transaction");
+    let (first, follower) = two(&db).await;
     assert_eq!(count(&db, "first").await, 0);
     server.kill();
     follower.commit().await.expect_err("the server is lost");
@@ -152,20 +158,16 @@ async fn all_who_wait_for_a_commit_hear_that_the_server_is_lost() {
 async fn who_leaves_in_the_middle_of_a_statement_takes_nobody_along() {
     let server = Postgres::started();
     let db = database(&server).await;
-    for statement in ["SELECT CAST(pg_sleep(1) AS TEXT)", "SELECT CAST(1 / (LENGTH(pg_sleep(1)::TEXT) * 0) AS TEXT)"] {
-        let mut first = db.begin().await.expect("a transaction");
-        setting::put(&mut first, "first", statement).await.expect("a row");
-        let mut follower = Box::pin(db.begin());
-        assert!(poll!(&mut follower).is_pending());
-        let first = tokio::spawn(first.commit());
-        let mut follower = follower.await.expect("a transaction");
+    let fails = "SELECT CAST(1 / (LENGTH(pg_sleep(1)::TEXT) * 0) AS TEXT)";
+    for (statement, number) in [("SELECT CAST(pg_sleep(1) AS TEXT)", 1), (fails, 2)] {
+        let (first, mut follower) = two(&db).await;
         setting::put(&mut follower, "left", "x").await.expect("a row");
         let mut asking = Box::pin(sql(statement).fetch_optional::<String>(&mut follower));
         assert!(poll!(&mut asking).is_pending());
         drop(asking);
         drop(follower);
         first.await.expect("no panic").expect("a commit");
-        assert_eq!((count(&db, "first").await, count(&db, "left").await), (1, 0));
+        assert_eq!((count(&db, "first").await, count(&db, "left").await), (number, 0));
     }
 }
 

@@ -221,15 +221,22 @@ impl Group {
         (self.is_open, self.is_alone) = (false, self.is_alone || is_alone);
     }
 
-    /// Undoes what the last one who began did, unless that was ended.
-    pub(super) async fn undo(&mut self) -> Result<(), sqlx::Error> {
-        if !std::mem::replace(&mut self.is_open, false) {
-            return Ok(());
+    /// What is to be committed of it, without what the last one who began did where that was not ended; none where nobody ended, or
+    /// those who did are told that it is lost.
+    pub(super) async fn what_is_left(mut self) -> Option<Self> {
+        if self.ended.is_empty() {
+            return None;
         }
-        if self.count == 1 {
-            // Nobody else did anything, and the whole is undone when it is dropped.
-            return Err(sqlx::Error::WorkerCrashed);
+        if std::mem::replace(&mut self.is_open, false)
+            && let Err(error) = self.undo().await
+        {
+            self.fail(&error);
+            return None;
         }
+        Some(self)
+    }
+
+    async fn undo(&mut self) -> Result<(), sqlx::Error> {
         let back = format!("ROLLBACK TO SAVEPOINT s{}", self.count);
         match self.begun.execute(back.clone()).await {
             // A statement failed whose answer nobody waited for, and this is it.
@@ -238,14 +245,14 @@ impl Group {
         }
     }
 
-    /// Notes that whoever leaves without an end answers by what others did who ended, if anybody waits for the answer; or by what it did
+    /// Somebody leaves without an end, and answers by what others did who ended, where anybody waits for the answer; or by what it did
     /// itself, which is an end.
-    pub(super) fn is_left(&mut self, is_answered_by: bool) {
-        if !self.is_open || (self.ended.is_empty() && !is_answered_by) {
+    pub(super) fn leave(&mut self, commits: bool) {
+        if !self.is_open || (self.ended.is_empty() && !commits) {
             return;
         }
         match rests_on() {
-            Some(told) if is_answered_by => self.end(told, false),
+            Some(told) if commits => self.end(told, false),
             told => self.ended.extend(told),
         }
     }

@@ -164,18 +164,12 @@ impl Writer {
     }
 
     /// Undoes what was not ended and commits what was, unless somebody goes on with it, and gives the pen to the next one.
-    async fn settle(self: Arc<Self>, mut group: Group) {
+    async fn settle(self: Arc<Self>, group: Group) {
         let mut is_free = Frees(Some(self.clone()));
-        let undone = group.undo().await;
-        if let Err(error) = undone {
-            group.fail(&error);
-        } else {
-            let left = if group.takes_more() { self.pass_on(Some(group)) } else { Some(group) };
-            let Some(group) = left else {
-                is_free.0 = None;
-                return;
-            };
-            group.commit().await;
+        let Some(group) = group.what_is_left().await else { return };
+        match if group.takes_more() { self.pass_on(Some(group)) } else { Some(group) } {
+            Some(group) => group.commit().await,
+            None => is_free.0 = None,
         }
     }
 }
@@ -200,12 +194,12 @@ pub(in crate::db) struct Pen {
     /// Whether a statement failed, after which the server takes none.
     is_broken: bool,
     /// Whether it is committed, too, where it is left without an end.
-    is_answered_by: bool,
+    commits_when_left: bool,
 }
 
 impl Pen {
     const fn new(writer: Arc<Writer>, group: Option<Group>, asker: Asker) -> Self {
-        Self { writer: Some(writer), group, asker, is_broken: false, is_answered_by: false }
+        Self { writer: Some(writer), group, asker, is_broken: false, commits_when_left: false }
     }
 
     /// Begins a transaction that may write, once no other one does.
@@ -255,8 +249,8 @@ impl Pen {
     }
 
     /// Somebody answers by what the transaction saw and wrote anew, whoever leaves it: the answer waits for its commit.
-    pub(in crate::db) const fn is_answered_by(&mut self) {
-        self.is_answered_by = true;
+    pub(in crate::db) const fn commit_when_left(&mut self) {
+        self.commits_when_left = true;
     }
 
     /// Ends the transaction, whose changes the next one sees from now on; what comes of its commit.
@@ -283,7 +277,7 @@ impl Drop for Pen {
         writer.tell_if_slow();
         let mut group = self.group.take();
         if let Some(group) = &mut group {
-            group.is_left(self.is_answered_by && !self.is_broken);
+            group.leave(self.commits_when_left && !self.is_broken);
         }
         let is_settled = group.as_ref().is_none_or(Group::takes_more);
         let left = if is_settled { writer.pass_on(group) } else { group };

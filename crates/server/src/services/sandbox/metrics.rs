@@ -94,12 +94,12 @@ async fn ask(sandboxes: &Sandboxes, running: Running) -> Option<(SandboxId, Last
 }
 
 /// Writes rounds of samples, until there are no more.
-pub async fn write(sandboxes: Sandboxes, mut rounds: mpsc::Receiver<Round>) {
+pub async fn write(sandboxes: Sandboxes, mut rounds: mpsc::Receiver<Round>, stop: CancellationToken) {
     let mut written = 0_u64;
     while let Some(round) = rounds.recv().await {
         written += 1;
         let forget = written.is_multiple_of(FORGET_EVERY).then(|| sandboxes.clock().now());
-        if let Err(error) = write_round(sandboxes.db(), &round, forget).await {
+        if let Err(error) = write_round(sandboxes.db(), &round, forget, &stop).await {
             tracing::warn!(%error, "samples of sandboxes cannot be written; a round is lost");
         }
     }
@@ -111,7 +111,7 @@ pub fn channel() -> (mpsc::Sender<Round>, mpsc::Receiver<Round>) {
 }
 
 /// Writes a round; where that is not possible, every sample by itself, so that one spoils none of the others.
-async fn write_round(db: &Db, round: &Round, forget: Option<Timestamp>) -> Result<()> {
+async fn write_round(db: &Db, round: &Round, forget: Option<Timestamp>, stop: &CancellationToken) -> Result<()> {
     if metrics::add(db, round).await.is_err() {
         for (id, used) in round {
             if let Err(error) = metrics::add(db, &[(*id, *used)]).await {
@@ -120,7 +120,7 @@ async fn write_round(db: &Db, round: &Round, forget: Option<Timestamp>) -> Resul
         }
     }
     if let Some(now) = forget {
-        metrics::forget(db, now).await?;
+        metrics::forget(db, now, stop).await?;
     }
     Ok(())
 }
@@ -229,7 +229,9 @@ mod tests {
         let refuse = "CREATE TRIGGER refuse BEFORE INSERT ON sandbox_metrics WHEN NEW.sandbox_id = '";
         sql(format!("{refuse}{bad}' BEGIN SELECT RAISE(ABORT, 'no'); END")).execute(&mut tx).await.unwrap();
         tx.commit().await.unwrap();
-        write_round(&db, &vec![(bad, row(100, 1)), (good, row(100, 1))], None).await.unwrap();
+        write_round(&db, &vec![(bad, row(100, 1)), (good, row(100, 1))], None, &CancellationToken::new())
+            .await
+            .unwrap();
         assert_eq!(metrics::between(&db, good, 5, 0, 1000).await.unwrap().len(), 1);
         assert!(metrics::between(&db, bad, 5, 0, 1000).await.unwrap().is_empty());
     }

@@ -124,7 +124,7 @@ impl Sandboxes {
         tasks.spawn(reconcile::durable::watch(self.clone(), stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
-        tasks.spawn(metrics::write(self.clone(), to_write));
+        tasks.spawn(metrics::write(self.clone(), to_write, stop.clone()));
     }
 
     fn drive<L: Life>(

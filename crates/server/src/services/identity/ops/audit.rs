@@ -12,8 +12,6 @@ use crate::services::identity::{Identity, standing, store};
 
 /// Records of one step of an export.
 const STEP: i64 = 500;
-/// Records that one transaction removes: nobody waits long for its end.
-const BATCH: i64 = 1_000;
 
 /// Records that an administrator takes the log, or what of it a filter lets through.
 pub(in crate::services::identity) async fn export(identity: &Identity, admin: &Person, filter: &Filter) -> Result<()> {
@@ -39,7 +37,7 @@ pub(in crate::services::identity) async fn step(
     Ok((rows, next))
 }
 
-/// Removes records older than the configuration keeps them, so many at a time, until told to stop.
+/// Removes records older than the configuration keeps them, until told to stop.
 pub(in crate::services::identity) async fn forget_old(
     identity: &Identity,
     now: Timestamp,
@@ -50,10 +48,10 @@ pub(in crate::services::identity) async fn forget_old(
         return Ok(());
     }
     let before = now.plus_seconds(-days.saturating_mul(86_400));
-    forget(identity, Old::Before(before), stop).await
+    Ok(store::audit::forget(&identity.inner.db, Old::Before(before), stop).await?)
 }
 
-/// Removes the oldest records of refusals beyond as many as are kept, so many at a time, until told to stop.
+/// Removes the oldest records of refusals beyond as many as are kept, until told to stop.
 pub(in crate::services::identity) async fn forget_refusals(
     identity: &Identity,
     stop: &CancellationToken,
@@ -62,19 +60,5 @@ pub(in crate::services::identity) async fn forget_refusals(
     let Some(until) = store::audit::refusal_at(&inner.db, inner.audit.refusals).await? else {
         return Ok(());
     };
-    forget(identity, Old::Refusals(until), stop).await
-}
-
-/// Removes a batch in a transaction of its own, until one is not full or it is told to stop.
-async fn forget(identity: &Identity, old: Old, stop: &CancellationToken) -> Result<()> {
-    while !stop.is_cancelled() {
-        let mut tx = identity.inner.db.begin_in_bulk().await?;
-        let removed = store::audit::forget(&mut tx, old, BATCH).await?;
-        tx.commit().await?;
-        if removed < BATCH.unsigned_abs() {
-            break;
-        }
-        tokio::task::yield_now().await;
-    }
-    Ok(())
+    Ok(store::audit::forget(&inner.db, Old::Refusals(until), stop).await?)
 }

@@ -4,8 +4,9 @@ use berth_domain::Timestamp;
 use berth_domain::identity::audit::{Filter, Which};
 use berth_domain::ids::OrgId;
 use berth_domain::page::Page;
+use tokio_util::sync::CancellationToken;
 
-use crate::db::{Db, DbError, FromRow, PageQuery, Query, Row, Tx, Value, page_of, sql};
+use crate::db::{Db, DbError, FromRow, PageQuery, Query, Row, Value, page_of, sql};
 
 /// A record.
 #[derive(Clone, Debug)]
@@ -168,15 +169,14 @@ pub enum Old {
     Refusals(Timestamp),
 }
 
-/// Removes the oldest of them, so many at most; how many it removed.
-pub async fn forget(tx: &mut Tx, old: Old, limit: i64) -> Result<u64, DbError> {
+/// Removes them, the oldest first, until told to stop.
+pub async fn forget(db: &Db, old: Old, stop: &CancellationToken) -> Result<(), DbError> {
     let (are_old, at) = match old {
         Old::Before(time) => ("created_at < $1".to_owned(), time),
         Old::Refusals(time) => (format!("{REFUSALS} AND created_at <= $1"), time),
     };
     sql(format!("DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE {are_old} ORDER BY created_at LIMIT $2)"))
         .bind(at)
-        .bind(limit)
-        .execute(tx)
+        .remove_in_batches(db, stop)
         .await
 }

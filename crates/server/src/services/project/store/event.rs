@@ -1,9 +1,10 @@
 //! Reads events for watchers.
 
 use berth_domain::Timestamp;
+use tokio_util::sync::CancellationToken;
 
 use crate::db::tenant::Tenant;
-use crate::db::{Db, DbError, FromRow, Row, Tx, sql};
+use crate::db::{Db, DbError, FromRow, Row, sql};
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -76,8 +77,8 @@ pub async fn newest(db: &Db, tenant: Tenant) -> Result<i64, DbError> {
         .await
 }
 
-/// Removes events before a time, at most so many; how many there were.
-pub async fn forget(tx: &mut Tx, before: Timestamp, limit: i64) -> Result<u64, DbError> {
+/// Removes events before a time, until told to stop.
+pub async fn forget(db: &Db, before: Timestamp, stop: &CancellationToken) -> Result<(), DbError> {
     let old = "DELETE FROM events WHERE seq IN (SELECT seq FROM events WHERE created_at < $1 ORDER BY seq LIMIT $2)";
-    sql(old).bind(before).bind(limit).execute(tx).await
+    sql(old).bind(before).remove_in_batches(db, stop).await
 }

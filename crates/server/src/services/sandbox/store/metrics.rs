@@ -2,6 +2,7 @@
 
 use berth_domain::Timestamp;
 use berth_domain::ids::SandboxId;
+use tokio_util::sync::CancellationToken;
 
 use crate::columns;
 use crate::db::record::{self, Columns};
@@ -50,9 +51,6 @@ impl FromRow for Used {
     }
 }
 
-/// Rows that one transaction removes at most: others wait for it.
-const BATCH: i64 = 5_000;
-
 /// What of a step adds up, and what is as at its end.
 const ADDED: &str = "(sandbox_id, step, at) DO UPDATE SET covered = sandbox_metrics.covered + excluded.covered, \
      cpu = sandbox_metrics.cpu + excluded.cpu, rx_bytes = sandbox_metrics.rx_bytes + excluded.rx_bytes, \
@@ -94,19 +92,12 @@ pub async fn between(db: &Db, id: SandboxId, step: i64, from: i64, to: i64) -> R
         .await
 }
 
-/// Removes what was kept long enough, so many rows at a time.
-pub async fn forget(db: &Db, now: Timestamp) -> Result<(), DbError> {
+/// Removes what was kept long enough, until told to stop.
+pub async fn forget(db: &Db, now: Timestamp, stop: &CancellationToken) -> Result<(), DbError> {
     for (step, kept) in LEVELS {
-        while forget_some(db, step, now.seconds() - kept).await? == BATCH.unsigned_abs() {}
+        let old = sql("DELETE FROM sandbox_metrics WHERE (sandbox_id, step, at) IN \
+             (SELECT sandbox_id, step, at FROM sandbox_metrics WHERE step = $1 AND at < $2 LIMIT $3)");
+        old.bind(step).bind(now.seconds() - kept).remove_in_batches(db, stop).await?;
     }
     Ok(())
-}
-
-async fn forget_some(db: &Db, step: i64, before: i64) -> Result<u64, DbError> {
-    let mut tx = db.begin_in_bulk().await?;
-    let old = sql("DELETE FROM sandbox_metrics WHERE (sandbox_id, step, at) IN \
-         (SELECT sandbox_id, step, at FROM sandbox_metrics WHERE step = $1 AND at < $2 LIMIT $3)");
-    let removed = old.bind(step).bind(before).bind(BATCH).execute(&mut tx).await?;
-    tx.commit().await?;
-    Ok(removed)
 }
