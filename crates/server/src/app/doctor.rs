@@ -19,7 +19,8 @@ use tokio::time::timeout;
 use super::{lock, members, reachable};
 use crate::config::{Config, Network};
 use crate::db::Db;
-use crate::services::vm::{Depot, lacking_stores};
+use crate::services::depot;
+use crate::services::vm::lacking_stores;
 
 /// The findings.
 pub struct Report {
@@ -88,7 +89,7 @@ pub fn doctor_of_gpus(config: &Config) -> Report {
 
 /// Whether the store of backups can be written, read and cleared; nothing where none is configured.
 async fn backups(config: &Config) -> Option<Finding> {
-    let tried = Depot::tried(&config.backups).await.transpose()?;
+    let tried = depot::tried(&config.backups).await.transpose()?;
     let text = match &tried {
         Ok(name) => format!("are kept in the {name}, which was written, read and left as it was"),
         Err(error) => format!("cannot be kept: {error:#}; correct [backups] in the configuration, or the store"),

@@ -4,6 +4,7 @@
 //! through the questions below, which the composition root connects.
 
 mod chosen_key;
+pub mod depot;
 mod firewall;
 pub mod fleet;
 pub mod gateway;

@@ -11,7 +11,6 @@
 pub mod api;
 mod carrying;
 mod copies;
-mod depot;
 mod lacking;
 mod metrics;
 mod nameserver;
@@ -45,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
+use super::depot::Depot;
 use super::fleet::Fleet;
 use super::placement::Estimates;
 use super::{Holder, Stops, Takes};
@@ -58,7 +58,6 @@ use carrying::Carrying;
 use service::Inner;
 use slots::Slots;
 
-pub use depot::Depot;
 pub use lacking::lacking_stores;
 pub use service::Vms;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use berth_domain::Timestamp;
 use berth_domain::host::placement::Overcommit;
-use berth_domain::ids::HostId;
+use berth_domain::ids::{BackupId, HostId};
 use berth_host::EngineError;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
@@ -16,13 +16,13 @@ use tokio::sync::Semaphore;
 
 use super::carrying::Carrying;
 use super::copies::Copies;
-use super::depot::Depot;
 use super::slots::Slots;
 use super::travels::Travels;
 use super::ways::Ways;
 use super::{metrics, views};
 use crate::config::{Amount, Answered, Catalog, DiskStores, Fencing};
 use crate::db::Db;
+use crate::services::depot::Depot;
 use crate::services::fleet::Fleet;
 use crate::services::placement::Estimates;
 
@@ -56,7 +56,7 @@ pub(super) struct Inner {
     pub converting: Arc<Slots>,
     pub lost: Lost,
     pub lost_days: i64,
-    pub depot: Option<Depot>,
+    pub depot: Option<Depot<BackupId>>,
     pub storing: Semaphore,
     pub restoring: Arc<Slots>,
     pub began_at: Timestamp,
@@ -82,7 +82,7 @@ impl Vms {
     }
 
     /// Where backups are kept; none where the operator named no place.
-    pub(in crate::services::vm) fn depot(&self) -> Option<&Depot> {
+    pub(in crate::services::vm) fn depot(&self) -> Option<&Depot<BackupId>> {
         self.inner.depot.as_ref()
     }
 

@@ -16,8 +16,8 @@ use crate::db::usage::Held;
 use crate::db::{Signal, Tx, event};
 use crate::http::auth::{Caller, Scope, Who, administrators_only};
 use crate::http::idempotency::{Idempotency, Outcome};
+use crate::services::depot::Depot;
 use crate::services::quota;
-use crate::services::vm::depot::Depot;
 use crate::services::vm::store::Tenant;
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::brought_disk::BroughtDiskRow;
@@ -32,7 +32,7 @@ pub fn not_found() -> Error {
 }
 
 /// Where backups are kept; 409 on a platform that keeps none.
-pub(super) fn depot(vms: &Vms) -> Result<&Depot> {
+pub(super) fn depot(vms: &Vms) -> Result<&Depot<BackupId>> {
     let depot = vms.depot().ok_or_else(|| {
         Error::new(
             Code::NotSupported,

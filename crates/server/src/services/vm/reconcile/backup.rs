@@ -6,20 +6,21 @@
 //! go of its snapshot first, which takes room on the host, and has the store cleared then, which may be away.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use berth_domain::ids::{BackupId, Owner};
 use berth_domain::vm::backup::{BackupStep, Facts, LONGEST, next};
 use berth_domain::vm::{BackupStatus, DiskSnapshotStatus};
-use berth_domain::{Error, Result, Timestamp};
+use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use tokio_util::sync::CancellationToken;
 
 use super::transfer::{self, Stored};
 use super::wanted::{late, unwanted};
 use super::{StepError, fault};
-use crate::db::Tx;
-use crate::services::vm::depot::{Depot, DepotError, Standing, sift};
+use crate::db::{DbError, Tx};
+use crate::services::depot::search::{Keeps, Searcher};
+use crate::services::depot::{Depot, DepotError, Id, Standing};
 use crate::services::vm::ops::disk_snapshot::drop_copy;
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::store::disk_snapshot::DiskSnapshotRow;
@@ -27,10 +28,6 @@ use crate::services::vm::{Vms, store, told};
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
 
-/// Between two looks whether the store is in its place.
-const GLANCE: Duration = Duration::from_mins(1);
-/// Between two searches of the store for what no row names.
-const SEARCH: Duration = Duration::from_hours(6);
 /// Seconds until it is looked again whether somebody's turn has come.
 const TURN: i64 = 5;
 /// Seconds until it is looked again for a store that is not configured.
@@ -232,18 +229,18 @@ impl BackupLife {
     }
 
     /// The store, of which the plan has seen that it is the right one.
-    fn configured(&self) -> Result<&Depot, StepError> {
+    fn configured(&self) -> Result<&Depot<BackupId>, StepError> {
         let none = || EngineError::Transient("the store of the backup is not configured".into());
         Ok(self.vms.depot().ok_or_else(none)?)
     }
 
     /// The same, in its place.
-    async fn depot(&self, backup: &BackupRow) -> Result<&Depot, StepError> {
+    async fn depot(&self, backup: &BackupRow) -> Result<&Depot<BackupId>, StepError> {
         at_hand(&self.vms, backup, |away| say(&self.vms, backup.id, away.to_owned())).await
     }
 
     /// Writes down that the store may have something of a backup from now on. None where it is not wanted any more.
-    async fn begin(&self, id: BackupId, depot: &Depot) -> Result<Option<BackupRow>, StepError> {
+    async fn begin(&self, id: BackupId, depot: &Depot<BackupId>) -> Result<Option<BackupRow>, StepError> {
         let now = self.vms.clock().now();
         let mut tx = self.vms.db().begin().await?;
         let found = store::backup::load(&mut tx, id).await?;
@@ -304,12 +301,6 @@ impl BackupLife {
     }
 }
 
-impl From<DepotError> for StepError {
-    fn from(_: DepotError) -> Self {
-        Self::Engine(EngineError::Transient("the store of backups cannot be used".into()))
-    }
-}
-
 /// Tells how far the work on a backup is. Only for who looks on: nobody is woken.
 async fn say(vms: &Vms, id: BackupId, message: String) -> Result<(), StepError> {
     record(vms, id, |backup, _| {
@@ -348,7 +339,7 @@ pub(super) async fn at_hand<'a, F: Future<Output = Result<(), StepError>>>(
     vms: &'a Vms,
     backup: &BackupRow,
     tell: impl FnOnce(&'static str) -> F,
-) -> Result<&'a Depot, StepError> {
+) -> Result<&'a Depot<BackupId>, StepError> {
     let wanted = backup.store.as_deref();
     let Some(depot) = vms.depot().filter(|depot| wanted.is_none_or(|wanted| wanted == depot.name())) else {
         tracing::warn!(backup = %backup.id, wanted, "no such store of backups is configured");
@@ -363,81 +354,32 @@ pub(super) async fn at_hand<'a, F: Future<Output = Result<(), StepError>>>(
 }
 
 /// Fails where the store is not in its place.
-pub(super) async fn in_place(vms: &Vms, depot: &Depot) -> Result<Standing, StepError> {
-    let has_backups = store::backup::lies_in(vms.db(), depot.name()).await?;
-    let away = |error: &DepotError| tracing::warn!(%error, "the store of backups cannot be used; trying again");
-    match depot.look(vms.host(), has_backups).await.inspect_err(away)? {
-        Standing::Gone => Err(EngineError::Transient("the store of backups is not in its place".into()).into()),
-        standing => Ok(standing),
-    }
+pub(super) async fn in_place(vms: &Vms, depot: &Depot<BackupId>) -> Result<Standing, StepError> {
+    Searcher { depot, keeps: vms, service: vms.host() }.in_place().await
 }
 
-/// Looks whether the store is in its place, and searches it for what no row names, until told to stop. A database may be an older
-/// copy, so what it does not know goes only when it was not known for as long as what is lost is kept, counted from when that was
-/// first seen.
+/// Looks whether the store is in its place, and searches it for what no row names, until told to stop.
 pub async fn search(vms: Vms, stop: CancellationToken) {
-    // Also in the middle of a call that does not answer.
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = search_on(&vms) => {}
-    }
-}
-
-async fn search_on(vms: &Vms) {
-    let Some(depot) = vms.depot() else { return std::future::pending().await };
+    let Some(depot) = vms.depot() else { return stop.cancelled().await };
     // Some may have waited for this store, which was not configured before.
     if let Err(error) = store::backup::wake_all(vms.db(), vms.clock().now()).await {
         tracing::warn!(%error, "backups that wait are looked at later");
     }
-    let (mut times, mut searched, mut said) = (tokio::time::interval(GLANCE), None::<Instant>, None);
-    loop {
-        times.tick().await;
-        let found = in_place(vms, depot).await.ok();
-        let is_gone = depot.is_gone();
-        if said != Some((found, is_gone)) {
-            tell(depot, found, is_gone);
-            said = Some((found, is_gone));
-        }
-        if found != Some(Standing::Own) || searched.is_some_and(|at| at.elapsed() < SEARCH) {
-            continue;
-        }
-        match sweep(vms, depot).await {
-            Ok(()) => searched = Some(Instant::now()),
-            Err(error) => tracing::warn!(%error, "the store of backups could not be searched; trying again later"),
-        }
-    }
+    let searcher = Searcher { depot, keeps: &vms, service: vms.host() };
+    searcher.search(vms.clock(), vms.lost_days(), &stop).await;
 }
 
-/// Tells the operator how the store was found, where that is not as it should be.
-fn tell(depot: &Depot, found: Option<Standing>, is_gone: bool) {
-    let (store, mark) = (depot.name(), depot.mark());
-    match found {
-        Some(Standing::Others) => tracing::warn!(
-            store,
-            mark,
-            "another service keeps backups with this database there: nothing is searched for that no row names; where that \
-             service is gone, empty the file mark"
-        ),
-        None if is_gone => tracing::error!(
-            store,
-            mark,
-            "backups lie in this store, and it is empty: mount it; where this is its place from now on, make an empty file mark"
-        ),
-        Some(Standing::Own | Standing::Gone) | None => {}
-    }
+impl Id for BackupId {
+    const ABOUT: &'static str = "backup.json";
 }
 
-async fn sweep(vms: &Vms, depot: &Depot) -> Result<()> {
-    let there = depot.backups().await.map_err(Error::unavailable)?;
-    let known: HashSet<BackupId> = store::backup::living(vms.db()).await?.into_iter().collect();
-    let before = depot.unnamed().await.map_err(Error::unavailable)?;
-    let (noted, go) = sift(&(&there - &known), &before, vms.clock().now(), vms.lost_days());
-    if noted != before {
-        depot.note_unnamed(&noted).await.map_err(Error::unavailable)?;
+#[async_trait]
+impl Keeps<BackupId> for Vms {
+    async fn lies_in(&self, store: &str) -> Result<bool, DbError> {
+        store::backup::lies_in(self.db(), store).await
     }
-    for id in go {
-        tracing::warn!(backup = %id, "removing a backup from the store that no row names");
-        depot.clear(id).await.map_err(Error::unavailable)?;
+
+    async fn named(&self) -> Result<HashSet<BackupId>, DbError> {
+        Ok(store::backup::living(self.db()).await?.into_iter().collect())
     }
-    Ok(())
 }

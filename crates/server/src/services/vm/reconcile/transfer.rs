@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use berth_domain::hex;
+use berth_domain::ids::BackupId;
 use berth_host::EngineError;
 use berth_host::vm::{Engine, ExportSource, Exported, Part};
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::{StepError, fault};
-use crate::services::vm::depot::{Depot, DepotError, PART};
+use crate::services::depot::{Depot, DepotError, PART};
 use crate::services::vm::store::backup::BackupRow;
 use crate::services::vm::{Vms, store as rows};
 
@@ -66,7 +67,7 @@ impl From<Failed> for StepError {
 /// and what is more than there is to be goes.
 pub(super) async fn store<F: Future<Output = ()>>(
     vms: &Vms,
-    depot: &Depot,
+    depot: &Depot<BackupId>,
     backup: &BackupRow,
     told: impl Fn(String) -> F,
 ) -> Result<Stored, Failed> {
@@ -100,7 +101,7 @@ pub(super) async fn store<F: Future<Output = ()>>(
 /// What the store has of a backup, where that is all of it: who made it may have died before it was recorded, and a database
 /// may be an older copy, which does not know.
 async fn whole<F: Future<Output = ()>>(
-    depot: &Depot,
+    depot: &Depot<BackupId>,
     backup: &BackupRow,
     told: &impl Fn(String) -> F,
 ) -> Result<Option<Stored>, Failed> {
@@ -117,7 +118,7 @@ async fn whole<F: Future<Output = ()>>(
 
 /// Reads so many parts of so many bytes.
 async fn read_back<F: Future<Output = ()>>(
-    depot: &Depot,
+    depot: &Depot<BackupId>,
     backup: &BackupRow,
     (parts, whole): (i64, u64),
     told: &impl Fn(String) -> F,
@@ -137,7 +138,7 @@ async fn read_back<F: Future<Output = ()>>(
 /// Puts a file part by part, but for those at its beginning that the store has already; how many there are.
 async fn send<F: Future<Output = ()>>(
     engine: &dyn Engine,
-    depot: &Depot,
+    depot: &Depot<BackupId>,
     (backup, of, file): (&BackupRow, &ExportSource, &Exported),
     told: &impl Fn(String) -> F,
 ) -> Result<i64, Failed> {
@@ -165,7 +166,7 @@ async fn send<F: Future<Output = ()>>(
 }
 
 /// Whether the store has a part already.
-async fn is_there(depot: &Depot, backup: &BackupRow, number: i64, bytes: &[u8]) -> Result<bool, Failed> {
+async fn is_there(depot: &Depot<BackupId>, backup: &BackupRow, number: i64, bytes: &[u8]) -> Result<bool, Failed> {
     match depot.get(backup.id, number).await {
         Err(error) if error.is_missing() => Ok(false),
         found => Ok(found? == bytes),
@@ -192,7 +193,7 @@ async fn hashed(mut hash: Sha256, part: Bytes) -> Result<Sha256, EngineError> {
 
 /// Fetches a backup into a file, whole or not at all: what is not what it was is refused.
 pub(super) async fn fetch<F: Future<Output = ()>>(
-    depot: &Depot,
+    depot: &Depot<BackupId>,
     backup: &BackupRow,
     file: &Path,
     told: impl Fn(String) -> F,

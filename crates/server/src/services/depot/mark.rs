@@ -1,8 +1,8 @@
 //! What a service leaves in the store for itself: that it was there, and what it found there that no row names.
 //!
 //! ```text
-//! <prefix>/<database>/berth.json    which service keeps backups here: without it this is not the place where they are
-//! <prefix>/<database>/unnamed.json  what no row names, and when that was first seen
+//! <prefix>/<place>/berth.json    which service keeps things here: without it this is not the place where they are
+//! <prefix>/<place>/unnamed.json  what no row names, and when that was first seen
 //! ```
 //!
 //! A share that is not mounted is an empty folder, and a database may be a copy of one with which another service works: neither
@@ -11,10 +11,10 @@
 use std::collections::{BTreeMap, HashSet};
 
 use berth_domain::Timestamp;
-use berth_domain::ids::{BackupId, HostId};
+use berth_domain::ids::HostId;
 use serde_json::{Value, json};
 
-use super::{Depot, DepotError};
+use super::{Depot, DepotError, Id};
 
 const MARK: &str = "berth.json";
 const UNNAMED: &str = "unnamed.json";
@@ -26,16 +26,16 @@ pub enum Standing {
     Own,
     /// The store, which another service with the same database marked.
     Others,
-    /// Nothing, although backups lie in the store.
+    /// Nothing, although rows name what lies in the store.
     Gone,
 }
 
 /// What no row names, by when that was first seen.
 pub type Unnamed = BTreeMap<String, i64>;
 
-impl Depot {
-    /// Looks for the mark. Where there is none, the place is marked if it is new: if no backup lies in the store.
-    pub async fn look(&self, service: HostId, has_backups: bool) -> Result<Standing, DepotError> {
+impl<I: Id> Depot<I> {
+    /// Looks for the mark. Where there is none, the place is marked if it is new: if rows name nothing that lies in the store.
+    pub async fn look(&self, service: HostId, has_things: bool) -> Result<Standing, DepotError> {
         let mark = self.get_at(self.below.clone().join(MARK)).await;
         let by = match &mark {
             Ok(text) => {
@@ -47,7 +47,7 @@ impl Depot {
         let standing = match by {
             Some(by) if by == service.to_string() => Standing::Own,
             Some(_) => Standing::Others,
-            None if mark.is_err() && has_backups => Standing::Gone,
+            None if mark.is_err() && has_things => Standing::Gone,
             None => {
                 let text = format!("{:#}\n", json!({"service": service.to_string()}));
                 self.put_at(self.below.clone().join(MARK), text.into()).await?;
@@ -58,7 +58,7 @@ impl Depot {
         Ok(standing)
     }
 
-    /// Whether the last look found nothing where backups are to lie.
+    /// Whether the last look found nothing where things are to lie.
     pub fn is_gone(&self) -> bool {
         *self.standing() == Some(Standing::Gone)
     }
@@ -87,7 +87,7 @@ impl Depot {
 }
 
 /// Of what no row names: what to note, and what was seen first so long ago that it goes.
-pub fn sift(unnamed: &HashSet<BackupId>, noted: &Unnamed, now: Timestamp, days: i64) -> (Unnamed, Vec<BackupId>) {
+pub(super) fn sift<I: Id>(unnamed: &HashSet<I>, noted: &Unnamed, now: Timestamp, days: i64) -> (Unnamed, Vec<I>) {
     let (mut note, mut go) = (Unnamed::new(), Vec::new());
     for &id in unnamed {
         let since = noted.get(&id.to_string()).copied().unwrap_or(now.0);
@@ -101,6 +101,8 @@ pub fn sift(unnamed: &HashSet<BackupId>, noted: &Unnamed, now: Timestamp, days: 
 
 #[cfg(test)]
 mod tests {
+    use berth_domain::ids::BackupId;
+
     use super::super::tests::folder;
     use super::*;
 
@@ -108,7 +110,7 @@ mod tests {
     async fn an_empty_folder_is_not_the_place_of_what_rows_name() {
         let dir = tempfile::tempdir().unwrap();
         let [own, other] = [1, 2].map(|n| HostId(uuid::Uuid::from_u128(n)));
-        let look = async |service, has_backups| folder(dir.path()).look(service, has_backups).await.unwrap();
+        let look = async |service, has_things| folder(dir.path()).look(service, has_things).await.unwrap();
         assert_eq!(look(own, true).await, Standing::Gone);
         assert_eq!(look(own, false).await, Standing::Own);
         assert_eq!(look(own, true).await, Standing::Own);
@@ -128,6 +130,10 @@ mod tests {
             let (again, go) = sift(&all, &noted, day(at), 14);
             assert_eq!((again, go), (noted.clone(), gone), "{at}");
         }
-        assert_eq!(sift(&HashSet::new(), &noted, day(200), 14), (Unnamed::new(), vec![]), "a row names it again");
+        assert_eq!(
+            sift(&HashSet::<BackupId>::new(), &noted, day(200), 14),
+            (Unnamed::new(), vec![]),
+            "a row names it again"
+        );
     }
 }

@@ -1,30 +1,37 @@
-//! Where backups are kept: a folder, or a bucket of S3.
+//! Where what outlives hosts is kept: a folder, or a bucket of S3. Each service has its own place there, whose things have ids of
+//! one type.
 //!
 //! ```text
-//! <prefix>/<database>/<backup id>/000001 …   what is kept, in parts of [`PART`] bytes
-//! <prefix>/<database>/<backup id>/backup.json  what it is, for whoever has nothing but the store
+//! <prefix>/<place>/<id>/000001 …     what is kept, in parts of [`PART`] bytes
+//! <prefix>/<place>/<id>/<about>      what it is, for whoever has nothing but the store
 //! ```
 //!
 //! A part is an object of its own, put in one request, and so it is there whole or not at all. An upload in several requests
 //! (S3's multipart uploads) would leave, where the service dies, what no list of objects shows and what is paid for
-//! nevertheless. Of one backup no more than one part is in memory. What is there of a backup is all that lies below its id:
+//! nevertheless. Of one thing no more than one part is in memory. What is there of a thing is all that lies below its id:
 //! whatever a death left is found by that, and goes with it.
 //!
-//! Several services may share a bucket: each has what is below its database's id.
+//! Several platforms may share a bucket: each has what is below its database's id.
 //!
 //! Nothing is opened or asked before it is needed, and nobody waits for an answer for longer than [`LONGEST_CALL`]: a server of
 //! files that hangs keeps a thread for each call that it does not answer, so these are counted, and no more are made than
 //! [`CALLS`]. After any failure the store is opened anew, with the keys as they are then.
 
 mod mark;
+pub mod search;
 
 use std::collections::HashSet;
+use std::fmt::Display;
+use std::hash::Hash;
+use std::marker::PhantomData;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use berth_domain::ids::BackupId;
+use berth_host::EngineError;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -36,13 +43,12 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::config::{Backups, S3};
+use crate::work::lifecycle::StepError;
 
-pub use mark::{Standing, sift};
+pub use mark::Standing;
 
 /// Bytes of a part: few enough to be held in memory, many enough that 2 TiB are a number of objects that can be listed.
 pub const PART: u64 = 16 << 20;
-/// What describes a backup beside its parts.
-const ABOUT: &str = "backup.json";
 /// How long a store may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a store may say nothing.
@@ -81,9 +87,22 @@ impl DepotError {
     }
 }
 
-/// The store.
+/// Why a step did not come to an end. What a store says is for the log alone.
+impl From<DepotError> for StepError {
+    fn from(_: DepotError) -> Self {
+        Self::Engine(EngineError::Transient("the store of backups cannot be used".into()))
+    }
+}
+
+/// What names a thing in the store.
+pub trait Id: Copy + Eq + Hash + Display + FromStr + Send + Sync + 'static {
+    /// What describes a thing beside its parts.
+    const ABOUT: &'static str;
+}
+
+/// A service's place in the store.
 #[derive(Clone, Debug)]
-pub struct Depot {
+pub struct Depot<I> {
     config: Backups,
     opened: Arc<Mutex<Option<Arc<dyn ObjectStore>>>>,
     calls: Arc<Semaphore>,
@@ -93,6 +112,7 @@ pub struct Depot {
     /// With what names begin.
     below: Path,
     name: String,
+    id: PhantomData<I>,
 }
 
 /// Ends a call whose caller is gone.
@@ -106,15 +126,15 @@ impl Drop for Ending {
     }
 }
 
-impl Depot {
-    /// The store of the configuration, for the services of a database; none where there is none. Nothing is asked of it.
-    pub fn of(config: &Backups, database: &str) -> Option<Self> {
+impl<I: Id> Depot<I> {
+    /// A place in the store of the configuration; none where there is none. Nothing is asked of it.
+    pub fn of(config: &Backups, place: &str) -> Option<Self> {
         let (prefix, name) = match &config.s3 {
             Some(s3) => (s3.prefix.trim_matches('/'), format!("s3 {} {}", s3.endpoint, s3.bucket)),
             None if config.folder.as_os_str().is_empty() => return None,
             None => ("", format!("folder {}", config.folder.display())),
         };
-        let below = if prefix.is_empty() { Path::from(database) } else { Path::from(format!("{prefix}/{database}")) };
+        let below = if prefix.is_empty() { Path::from(place) } else { Path::from(format!("{prefix}/{place}")) };
         Some(Self {
             config: config.clone(),
             opened: Arc::default(),
@@ -123,6 +143,7 @@ impl Depot {
             standing: Arc::default(),
             below,
             name,
+            id: PhantomData,
         })
     }
 
@@ -187,17 +208,17 @@ impl Depot {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn of_backup(&self, id: BackupId) -> Path {
+    fn all_of(&self, id: I) -> Path {
         self.below.clone().join(id.to_string())
     }
 
-    /// Where a backup lies, if the store is a folder.
-    fn folder_of(&self, id: BackupId) -> Option<PathBuf> {
-        self.config.s3.is_none().then(|| self.config.folder.join(self.of_backup(id).as_ref()))
+    /// Where a thing lies, if the store is a folder.
+    fn folder_of(&self, id: I) -> Option<PathBuf> {
+        self.config.s3.is_none().then(|| self.config.folder.join(self.all_of(id).as_ref()))
     }
 
-    fn part(&self, id: BackupId, number: i64) -> Path {
-        self.of_backup(id).join(format!("{number:06}"))
+    fn part(&self, id: I, number: i64) -> Path {
+        self.all_of(id).join(format!("{number:06}"))
     }
 
     async fn put_at(&self, path: Path, bytes: Bytes) -> Result<(), DepotError> {
@@ -208,35 +229,35 @@ impl Depot {
         self.ask(|store| async move { store.get(&path).await?.bytes().await }).await
     }
 
-    /// Puts a part of a backup; the first one is number 1.
-    pub async fn put(&self, id: BackupId, number: i64, bytes: Bytes) -> Result<(), DepotError> {
+    /// Puts a part of a thing; the first one is number 1.
+    pub async fn put(&self, id: I, number: i64, bytes: Bytes) -> Result<(), DepotError> {
         self.put_at(self.part(id, number), bytes).await
     }
 
-    /// Puts what a backup is beside its parts.
-    pub async fn describe(&self, id: BackupId, about: &Value) -> Result<(), DepotError> {
-        self.put_at(self.of_backup(id).join(ABOUT), format!("{about:#}\n").into()).await
+    /// Puts what a thing is beside its parts.
+    pub async fn describe(&self, id: I, about: &Value) -> Result<(), DepotError> {
+        self.put_at(self.all_of(id).join(I::ABOUT), format!("{about:#}\n").into()).await
     }
 
-    /// What stands beside the parts of a backup; none where there is nothing, or something else.
-    pub async fn about(&self, id: BackupId) -> Result<Option<Value>, DepotError> {
-        match self.get_at(self.of_backup(id).join(ABOUT)).await {
+    /// What stands beside the parts of a thing; none where there is nothing, or something else.
+    pub async fn about(&self, id: I) -> Result<Option<Value>, DepotError> {
+        match self.get_at(self.all_of(id).join(I::ABOUT)).await {
             Err(error) if error.is_missing() => Ok(None),
             text => Ok(serde_json::from_slice(&text?).ok()),
         }
     }
 
-    /// A part of a backup.
-    pub async fn get(&self, id: BackupId, number: i64) -> Result<Bytes, DepotError> {
+    /// A part of a thing.
+    pub async fn get(&self, id: I, number: i64) -> Result<Bytes, DepotError> {
         self.get_at(self.part(id, number)).await
     }
 
-    /// Removes the parts of a backup that are more than so many, and what a death left in the middle of one.
-    pub async fn keep(&self, id: BackupId, parts: i64) -> Result<(), DepotError> {
-        let (of, last) = (self.of_backup(id), self.part(id, parts));
+    /// Removes the parts of a thing that are more than so many, and what a death left in the middle of one.
+    pub async fn keep(&self, id: I, parts: i64) -> Result<(), DepotError> {
+        let (of, last) = (self.all_of(id), self.part(id, parts));
         let folder = self.folder_of(id);
         self.ask(|store| async move {
-            // Parts are of six digits, so that their names come in their order; what the backup is does not begin with one.
+            // Parts are of six digits, so that their names come in their order; what the thing is does not begin with one.
             let is_part = |path: &Path| {
                 path.filename().is_some_and(|name| name.starts_with(|first: char| first.is_ascii_digit()))
             };
@@ -252,9 +273,9 @@ impl Depot {
         .await
     }
 
-    /// Removes all that is there of a backup; fine where there is nothing.
-    pub async fn clear(&self, id: BackupId) -> Result<(), DepotError> {
-        let of = self.of_backup(id);
+    /// Removes all that is there of a thing; fine where there is nothing.
+    pub async fn clear(&self, id: I) -> Result<(), DepotError> {
+        let of = self.all_of(id);
         // What a death leaves in the middle of a part is no object yet: its folder goes with it.
         let folder = self.folder_of(id);
         self.ask(|store| async move {
@@ -274,8 +295,8 @@ impl Depot {
         .await
     }
 
-    /// The backups of which something is there.
-    pub async fn backups(&self) -> Result<HashSet<BackupId>, DepotError> {
+    /// The things of which something is there.
+    pub async fn all(&self) -> Result<HashSet<I>, DepotError> {
         let below = self.below.clone();
         self.ask(|store| async move {
             let mut ids = HashSet::new();
@@ -283,19 +304,11 @@ impl Depot {
             while let Some(object) = found.next().await {
                 let object = object?;
                 let mut rest = object.location.prefix_match(&below).into_iter().flatten();
-                ids.extend(rest.next().and_then(|part| part.as_ref().parse::<BackupId>().ok()));
+                ids.extend(rest.next().and_then(|part| part.as_ref().parse::<I>().ok()));
             }
             Ok(ids)
         })
         .await
-    }
-
-    /// Tries the store of the configuration, as `berth doctor` does; its name, or none where there is none.
-    pub async fn tried(config: &Backups) -> Result<Option<String>> {
-        let Some(depot) = Self::of(config, "doctor") else { return Ok(None) };
-        let silent = || format!("it did not answer within {} seconds", DOCTOR.as_secs());
-        tokio::time::timeout(DOCTOR, depot.try_out()).await.with_context(silent)??;
-        Ok(Some(depot.name))
     }
 
     /// Writes a small object, reads it back and removes it.
@@ -311,6 +324,14 @@ impl Depot {
         }
         Ok(())
     }
+}
+
+/// Tries the store of the configuration, as `berth doctor` does; its name, or none where there is none.
+pub async fn tried(config: &Backups) -> Result<Option<String>> {
+    let Some(depot) = Depot::<BackupId>::of(config, "doctor") else { return Ok(None) };
+    let silent = || format!("it did not answer within {} seconds", DOCTOR.as_secs());
+    tokio::time::timeout(DOCTOR, depot.try_out()).await.with_context(silent)??;
+    Ok(Some(depot.name))
 }
 
 /// Opens the store of the configuration, a folder where it is not there yet, with the keys as they are at this moment.
@@ -358,7 +379,7 @@ async fn remove_folder(folder: PathBuf) -> object_store::Result<()> {
     }
 }
 
-/// Removes from a backup's folder what is no object yet: a store shows no name with a `#`.
+/// Removes from a thing's folder what is no object yet: a store shows no name with a `#`.
 async fn remove_halves(folder: &std::path::Path) -> std::io::Result<()> {
     let mut found = match tokio::fs::read_dir(folder).await {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -380,13 +401,13 @@ fn unusable(error: std::io::Error) -> object_store::Error {
 mod tests {
     use super::*;
 
-    pub(super) fn folder(dir: &std::path::Path) -> Depot {
+    pub(super) fn folder(dir: &std::path::Path) -> Depot<BackupId> {
         let config = Backups { folder: dir.to_owned(), ..Backups::default() };
         Depot::of(&config, "database").unwrap()
     }
 
     #[tokio::test]
-    async fn all_of_a_backup_goes_and_nothing_of_another() {
+    async fn all_of_a_thing_goes_and_nothing_of_another() {
         let dir = tempfile::tempdir().unwrap();
         let depot = folder(dir.path());
         let [one, other] = [1, 2].map(|n| BackupId(uuid::Uuid::from_u128(n)));
@@ -402,7 +423,7 @@ mod tests {
         assert!(depot.get(one, 1).await.unwrap_err().is_missing());
         assert_eq!(depot.get(other, 1).await.unwrap(), "part");
         depot.clear(one).await.unwrap();
-        assert_eq!(depot.backups().await.unwrap(), HashSet::from([other]));
+        assert_eq!(depot.all().await.unwrap(), HashSet::from([other]));
     }
 
     #[tokio::test]
@@ -431,7 +452,7 @@ mod tests {
 
     #[test]
     fn without_a_place_there_is_no_store() {
-        assert!(Depot::of(&Backups::default(), "database").is_none());
+        assert!(Depot::<BackupId>::of(&Backups::default(), "database").is_none());
     }
 
     #[test]
@@ -448,7 +469,7 @@ mod tests {
             secret_key_file: secret,
             ..S3::default()
         };
-        let depot = Depot::of(&Backups { s3: Some(s3), ..Backups::default() }, "database").unwrap();
+        let depot = Depot::<BackupId>::of(&Backups { s3: Some(s3), ..Backups::default() }, "database").unwrap();
         assert_eq!(depot.below.as_ref(), "deep/er/database");
         assert!(!depot.name().contains("hush"), "{}", depot.name());
     }
@@ -459,7 +480,7 @@ mod tests {
         let key = dir.path().join("key");
         let named = S3 { bucket: "b".into(), region: "us-east-1".into(), ..S3::default() };
         let s3 = S3 { access_key_file: key.clone(), secret_key_file: key.clone(), ..named };
-        let depot = Depot::of(&Backups { s3: Some(s3), ..Backups::default() }, "database").unwrap();
+        let depot = Depot::<BackupId>::of(&Backups { s3: Some(s3), ..Backups::default() }, "database").unwrap();
         assert!(depot.store().await.unwrap_err().to_string().contains("cannot be read"));
         std::fs::write(&key, "word").unwrap();
         depot.store().await.unwrap();
