@@ -53,6 +53,11 @@ impl Lost {
         }
     }
 
+    /// For how many whole days what was set aside is kept.
+    pub const fn days(&self) -> i64 {
+        self.days
+    }
+
     /// Removes what was set aside so many whole days ago. What it cannot remove stays until the next time.
     pub async fn purge(&self, now: Timestamp) {
         let oldest_kept = now.plus_seconds(-self.days.saturating_mul(DAY)).date();

@@ -260,7 +260,7 @@ impl Held {
     fn new((db, database): (&Db, &str), clock: &Clock, config: &Config, fleet: &Fleet) -> Self {
         Self {
             vms: Vms::new((db.clone(), database), clock.clone(), config, fleet.clone()),
-            sandboxes: Sandboxes::new(db.clone(), clock.clone(), config, fleet.clone()),
+            sandboxes: Sandboxes::new((db.clone(), database), clock.clone(), config, fleet.clone()),
             networks: Networks::new(db.clone(), clock.clone(), fleet.clone()),
             ssh_keys: SshKeys::new(db.clone(), clock.clone()),
         }

@@ -208,6 +208,11 @@ impl World {
     }
 }
 
+/// What a host calls a memory that it sends: by that the other one knows whether its machines can load it.
+fn label(id: MemoryId) -> String {
+    format!("machines-of.{id}")
+}
+
 #[async_trait]
 impl SandboxEngine for SimulatedSandboxes {
     fn ready(&self) -> std::result::Result<(), String> {
@@ -361,7 +366,7 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn memory_file(&self, id: MemoryId) -> Result<ImageFile> {
         self.call("memory_file").await?;
-        self.world().memory(id).map(|bytes| layer::said(id.to_string(), &bytes))
+        self.world().memory(id).map(|bytes| layer::said(label(id), &bytes))
     }
 
     async fn read_memory(&self, id: MemoryId, _: &ImageFile) -> Result<Box<dyn Content>> {
@@ -374,6 +379,9 @@ impl SandboxEngine for SimulatedSandboxes {
 
     async fn expect_memory(&self, id: MemoryId, file: &ImageFile) -> Result<bool> {
         self.call("expect_memory").await?;
+        if file.name != label(id) {
+            return Err(EngineError::Permanent("it was captured of other machines".into()));
+        }
         let world = self.world();
         if world.memories.contains(&id) {
             return Ok(false);

@@ -16,5 +16,5 @@ async fn who_wants_a_second_host_where_there_is_none_reads_what_to_type() {
     let paused = ended(here.berth(&["sandbox", "pause", "kept", "--durable=false"])).await;
     assert!(paused.status.success() && out(&paused).contains("Paused"), "{paused:?}");
     let shown = ended(here.berth(&["sandbox", "show", "kept"])).await;
-    assert!(!out(&shown).contains("second host"), "{shown:?}");
+    assert!(!out(&shown).contains("second copy"), "{shown:?}");
 }

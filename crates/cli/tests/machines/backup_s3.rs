@@ -19,7 +19,7 @@ const POINTS: [&str; 5] =
     ["backup.store.begun", "backup.store.part", "backup.store.part:2", "backup.store.sent", "backup.store.read_back"];
 
 /// A server of S3 with a bucket and somebody who may use it.
-struct Server {
+pub struct Server {
     child: Child,
     url: String,
     keys: TempDir,
@@ -39,7 +39,8 @@ fn element(xml: &str, name: &str) -> String {
 }
 
 impl Server {
-    async fn start() -> Self {
+    /// One that answers whom it knows.
+    pub async fn start() -> Self {
         let program = std::env::var("BERTH_TEST_S3").expect("a server of S3; type: script/test");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -93,27 +94,32 @@ impl Server {
         self.keys.path().join(name)
     }
 
-    /// A service that keeps its backups there.
-    fn service(&self) -> Service {
-        let service = Service::new(BERTH, &["micro"]);
+    /// What has a service keep its backups there.
+    pub fn configuration(&self) -> String {
         let (url, id, secret) = (&self.url, self.key("id"), self.key("secret"));
-        service.configure(&format!(
+        format!(
             "[backups.s3]\nbucket = \"kept\"\nprefix = \"berth\"\nendpoint = \"{url}\"\nregion = \"us-east-1\"\n\
              access_key_file = \"{}\"\nsecret_key_file = \"{}\"\n",
             id.display(),
             secret.display()
-        ));
+        )
+    }
+
+    /// A service that keeps its backups there.
+    fn service(&self) -> Service {
+        let service = Service::new(BERTH, &["micro"]);
+        service.configure(&self.configuration());
         service
     }
 
     /// Checks no signature from now on.
-    async fn trusts_everybody(&self) {
+    pub async fn trusts_everybody(&self) {
         let told = Client::new().post(format!("{}/moto-api/reset-auth", self.url)).body("1000000000").send().await;
         assert!(told.expect("an answer").status().is_success());
     }
 
     /// The names of all objects, while it trusts everybody.
-    async fn objects(&self) -> Vec<String> {
+    pub async fn objects(&self) -> Vec<String> {
         let listed = Client::new().get(format!("{}/kept?list-type=2", self.url)).send().await.expect("an answer");
         assert!(listed.status().is_success(), "{listed:?}");
         let text = listed.text().await.expect("a text");

@@ -9,6 +9,7 @@ use berth_testkit::{Caller, HostProcess, Service, eventually};
 use serde_json::{Value, json};
 
 use crate::BERTH;
+use crate::backup_s3::Server;
 use crate::join::{added, of, reaches};
 
 /// The points at which the service dies while it brings two layers to a host.
@@ -30,6 +31,11 @@ fn every_step_of_a_layers_copy_has_points_at_which_the_service_is_killed() {
         }
     }
 }
+
+/// The points at which the service dies while it brings a layer to a bucket.
+const KEEPING: &[&str] = &["archive.keep.part", "archive.keep.sent"];
+/// The same while the memory comes from there to another host than the one that had it.
+const FETCHING: &[&str] = &["archive.fetch.taken", "memory.bring.done"];
 
 /// The guest in a data folder: its manifest, kernel and initrd.
 fn guest(data: &Path) -> Option<[Vec<u8>; 3]> {
@@ -170,4 +176,53 @@ async fn outlives(service: &mut Service, host: &mut HostProcess, (made, id): (&s
     assert_eq!(shell(&admin, made, "kill -0 $(cat pid) && echo alive").await, "alive\n");
     assert_eq!(admin.delete(&path).await.status, 202);
     admin.sandbox_reaches(made, "Deleted").await;
+    outlives_in_a_bucket(service, host, (own, id)).await;
+}
+
+/// The same from a bucket, of which no other host has anything: a layer and the memory come there, and from there to the host that goes
+/// on. The service dies at each step.
+async fn outlives_in_a_bucket(service: &mut Service, host: &mut HostProcess, (own, id): (&Value, &Value)) {
+    let bucket = Server::start().await;
+    bucket.trusts_everybody().await;
+    service.kill();
+    service.configure(&format!("durable_in = \"backups\"\n{}", bucket.configuration()));
+    service.start();
+    let admin = service.admin().await;
+    reaches(service, &admin, "ready");
+    assert_eq!(admin.act(&of(own, "cordon")).await.status, 202);
+    let made = admin.create_sandbox(json!({"template_id": "base"})).await;
+    let path = format!("/sandboxes/{made}");
+    assert_eq!(admin.sandbox_reaches(&made, "Ready").await["host_id"], *id);
+    assert_eq!(admin.act(&of(own, "uncordon")).await.status, 202);
+    shell(&admin, &made, "setsid sleep 100000 >/dev/null 2>&1 </dev/null & echo $! >pid; echo kept >there").await;
+    service.add_faults("archive.keep.begun=kill");
+    assert_eq!(admin.post(&format!("{path}/pause"), json!({"durable": true})).await.status, 202);
+    service.died_at("archive.keep.begun");
+    for point in KEEPING {
+        service.start_and_die_at(point);
+    }
+    service.start();
+    let admin = service.admin().await;
+    admin.until("a second copy", async |admin| admin.get(&path).await.body["copied_at"].is_string()).await;
+    host.kill();
+    service.add_faults("archive.fetch.expected=kill");
+    service.died_at("archive.fetch.expected");
+    for point in FETCHING {
+        service.start_and_die_at(point);
+    }
+    service.start();
+    let admin = service.admin().await;
+    admin.until("it is here", async |admin| admin.get(&path).await.body["host_id"] == *own).await;
+    // Its memory goes once it runs.
+    let memories = async || bucket.objects().await.iter().filter(|name| name.contains("/memory-")).count();
+    assert!(memories().await > 0, "{:?}", bucket.objects().await);
+    service.add_faults("archive.clear.done=kill");
+    assert_eq!(admin.act(&format!("{path}/resume")).await.status, 202);
+    service.died_at("archive.clear.done");
+    service.start();
+    let admin = service.admin().await;
+    let ready = admin.sandbox_reaches(&made, "Ready").await;
+    assert_eq!((&ready["message"], &ready["durable"]), (&Value::Null, &json!(false)));
+    assert_eq!(shell(&admin, &made, "kill -0 $(cat pid) && cat there && echo alive").await, "kept\nalive\n");
+    admin.until("no memory in the bucket", async |_| memories().await == 0).await;
 }

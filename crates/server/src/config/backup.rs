@@ -50,6 +50,11 @@ impl Default for Backups {
 }
 
 impl Backups {
+    /// Whether there is a place for them.
+    pub fn has_place(&self) -> bool {
+        self.s3.is_some() || !self.folder.as_os_str().is_empty()
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         ensure!((1..=64).contains(&self.at_once), "backups.at_once must be from 1 to 64");
         let has_folder = !self.folder.as_os_str().is_empty();

@@ -318,7 +318,7 @@ impl Config {
         self.machines.check().map_err(Error::msg)?;
         self.vm.check()?;
         self.backups.check()?;
-        self.sandbox.check()?;
+        self.sandbox.check(self.backups.has_place())?;
         self.mail.check()?;
         self.sms.check()?;
         self.gateway.complete(&self.data_dir)?;

@@ -1,7 +1,8 @@
 //! `[sandbox]`: deadlines and capacity of sandboxes.
 
 use anyhow::{Result, ensure};
-use serde::Deserialize;
+use berth_domain::sandbox::durable::Place;
+use serde::{Deserialize, Deserializer};
 
 /// How this host runs sandboxes.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,6 +34,9 @@ pub struct Sandbox {
     pub project_stored_gb: i64,
     /// Most GiB that all projects of an organization may store together.
     pub organization_stored_gb: i64,
+    /// Where what is to outlive its host is kept besides it.
+    #[serde(deserialize_with = "place")]
+    pub durable_in: Place,
     /// Registries at internal addresses from which images may be pulled, `host[:port]`.
     pub registries: Vec<String>,
     /// Those of them that speak without TLS.
@@ -65,6 +69,7 @@ impl Default for Sandbox {
             disk_reserve_gb: 2,
             project_stored_gb: 100,
             organization_stored_gb: 400,
+            durable_in: Place::Hosts,
             registries: Vec::new(),
             plain_registries: Vec::new(),
             memory_overcommit: 4.0,
@@ -75,8 +80,18 @@ impl Default for Sandbox {
     }
 }
 
+fn place<'de, D: Deserializer<'de>>(source: D) -> std::result::Result<Place, D::Error> {
+    let wrong = |why| serde::de::Error::custom(format!("sandbox.durable_in {why}"));
+    Place::parse(&String::deserialize(source)?).map_err(wrong)
+}
+
 impl Sandbox {
-    pub(super) fn check(&self) -> Result<()> {
+    /// Checks it; `has_store` is whether backups have a place.
+    pub(super) fn check(&self, has_store: bool) -> Result<()> {
+        ensure!(
+            has_store || self.durable_in == Place::Hosts,
+            "sandbox.durable_in is \"backups\", and backups have no place; name one with backups.folder or backups.s3"
+        );
         let deadlines = [
             ("provisioning_seconds", self.provisioning_seconds),
             ("pausing_seconds", self.pausing_seconds),
@@ -107,5 +122,25 @@ impl Sandbox {
         ensure!(self.warm_machines.is_none_or(|number| number <= 64), "sandbox.warm_machines must be at most 64");
         ensure!((1..=256).contains(&self.workers), "sandbox.workers must be from 1 to 256");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_with_backups_wants_a_place_of_theirs() {
+        let read = |text: &str| toml::from_str::<Sandbox>(text);
+        for (text, has_store, is_fine) in [
+            ("", false, true),
+            ("durable_in = \"hosts\"", false, true),
+            ("durable_in = \"backups\"", true, true),
+            ("durable_in = \"backups\"", false, false),
+        ] {
+            assert_eq!(read(text).expect("a section").check(has_store).is_ok(), is_fine, "{text} {has_store}");
+        }
+        let wrong = read("durable_in = \"elsewhere\"").expect_err("no such place").to_string();
+        assert!(wrong.contains("must be one of: hosts backups"), "{wrong}");
     }
 }

@@ -104,6 +104,7 @@ const STEPS: &[Step] = steps![
     74 "0074" "disk_stores",
     75 "0075" "fences",
     76 "0076" "shared_snapshots",
+    77 "0077" "archives",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

@@ -18,24 +18,24 @@ async fn room_here() -> (Platform, JoinedHost) {
 }
 
 /// Pauses a sandbox that is to outlive its host.
-async fn pause(admin: &Caller, id: &str) -> Value {
+pub async fn pause(admin: &Caller, id: &str) -> Value {
     let paused = admin.post(&format!("/sandboxes/{id}/pause"), json!({"durable": true})).await;
     assert_eq!((paused.status, &paused.body["durable"]), (202, &json!(true)), "{paused:?}");
     admin.sandbox_reaches(id, "Paused").await
 }
 
-/// Waits until a second host has all of something.
-async fn copied(admin: &Caller, path: &str) {
-    admin.until("a second host", async |admin| admin.get(path).await.body["copied_at"].is_string()).await;
+/// Waits until there is a second copy of something.
+pub async fn copied(admin: &Caller, path: &str) {
+    admin.until("a second copy", async |admin| admin.get(path).await.body["copied_at"].is_string()).await;
 }
 
-/// Waits until nobody says any more that a second host has all of something.
-async fn doubted(admin: &Caller, path: &str) {
+/// Waits until nobody says any more that there is a second copy of something.
+pub async fn doubted(admin: &Caller, path: &str) {
     admin.until("doubt", async |admin| admin.get(path).await.body["copied_at"].is_null()).await;
 }
 
 /// Has a host be lost.
-async fn lose(platform: &Platform, beta: &mut JoinedHost) {
+pub async fn lose(platform: &Platform, beta: &mut JoinedHost) {
     beta.close().await;
     platform.advance(30);
     is(&platform.admin, beta, "lost").await;
@@ -46,18 +46,18 @@ async fn drain_own(admin: &Caller, own: &str) {
 }
 
 /// Waits until a sandbox is on the service's own host.
-async fn comes(platform: &Platform, id: &str) {
+pub async fn comes(platform: &Platform, id: &str) {
     let own = json!(platform.app().fleet.own().to_string());
     platform.admin.until("it is at home here", async |admin| host(&admin, id).await == own).await;
 }
 
 /// Whether a sandbox began with a memory on the service's own host.
-fn is_from_memory(platform: &Platform, id: &str) -> bool {
+pub fn is_from_memory(platform: &Platform, id: &str) -> bool {
     platform.sandboxes.spec(id).expect("a machine").1
 }
 
 /// A snapshot that is to outlive its host, once a second one has all of it.
-async fn snapshot(admin: &Caller, id: &str, memory: bool) -> String {
+pub async fn snapshot(admin: &Caller, id: &str, memory: bool) -> String {
     let body = json!({"include_memory": memory, "durable": true});
     let taken = admin.post(&format!("/sandboxes/{id}/snapshots"), body).await;
     assert_eq!((taken.status, &taken.body["durable"], &taken.body["copied_at"]), (201, &json!(true), &Value::Null));
@@ -268,6 +268,7 @@ async fn nothing_is_durable_on_one_host_and_who_resumes_is_not_waited_for() {
     for verb in ["pause", "snapshots"] {
         let refused = admin.post(&format!("{path}/{verb}"), json!({"durable": true})).await;
         refused.refused(409, "not_supported");
+        assert!(refused.body.to_string().contains("durable_in"), "{refused:?}");
         let wrong = admin.post(&format!("{path}/{verb}"), json!({"durable": "yes"})).await;
         wrong.refused(400, "invalid_request");
     }

@@ -5,6 +5,7 @@
 mod account;
 mod admin;
 mod api_key;
+mod archive;
 mod audit;
 mod authority;
 mod backup;

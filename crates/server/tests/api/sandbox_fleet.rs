@@ -1,6 +1,7 @@
 //! Sandboxes on several hosts: where they are put, what is asked of which host, and hosts that come and go.
 
 use berth_host::sandbox::Kept;
+use berth_server::config::Config;
 use berth_server::db::sql;
 use berth_testkit::{Caller, JoinedHost, Platform, agent, eventually};
 use serde_json::{Value, json};
@@ -29,8 +30,17 @@ async fn template(admin: &Caller, body: Value) {
 
 /// A platform whose own host has no room for machines of sandboxes, and the host that has, with the template `there`.
 pub async fn two() -> (Platform, JoinedHost) {
+    two_with(|_| {}).await
+}
+
+/// The same with another configuration.
+pub async fn two_with(change: impl FnOnce(&mut Config)) -> (Platform, JoinedHost) {
     // A project builds two at the same time.
-    let platform = Platform::start_with(|config| config.sandbox.builders = 8).await;
+    let with_builders = |config: &mut Config| {
+        config.sandbox.builders = 8;
+        change(config);
+    };
+    let platform = Platform::start_with(with_builders).await;
     leave(&platform, 0);
     let beta = join(&platform, "beta").await;
     template(&platform.admin, wish("there", "FROM scratch\nRUN x")).await;

@@ -7,7 +7,7 @@ use berth_client::{ForkSandbox, ProjectClient, Sandbox};
 use clap::Args;
 
 use super::find::find;
-use super::{second_host, show, snapshot};
+use super::{durable, show, snapshot};
 use crate::context::Context;
 use crate::output;
 use crate::progress::{called, wait_sandbox};
@@ -33,7 +33,7 @@ pub struct VerbArgs {
 pub struct PauseArgs {
     #[command(flatten)]
     verb: VerbArgs,
-    /// Keep all of it on a second host, too: it outlives its own while it is paused. Waits until it is there;
+    /// Keep all of it on a second host or with backups, too: it outlives its host while it is paused. Waits until it is there;
     /// --durable=false ends that of one that is paused
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     durable: Option<bool>,
@@ -101,7 +101,7 @@ pub async fn pause(context: &Context, project: &ProjectClient, args: PauseArgs) 
         let (name, left) =
             (called(&sandbox).to_owned(), verb.waiting.longest(LONGEST).saturating_sub(begun.elapsed().as_secs()));
         let look = async || Ok(project.sandbox(id).await?);
-        second_host::wait(context, (sandbox, &name), left, |sandbox| &sandbox.more, look).await
+        durable::wait(context, (sandbox, &name), left, |sandbox| &sandbox.more, look).await
     };
     each(context, project, &verb.sandboxes, ask, wait).await
 }

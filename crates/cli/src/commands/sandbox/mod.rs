@@ -2,6 +2,7 @@
 
 pub mod copy;
 mod create;
+mod durable;
 mod exec;
 mod exit;
 mod find;
@@ -10,7 +11,6 @@ mod life;
 mod port;
 mod process;
 mod run;
-mod second_host;
 mod show;
 mod sink;
 mod snapshot;

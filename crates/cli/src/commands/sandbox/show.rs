@@ -6,7 +6,7 @@ use anyhow::Result;
 use berth_client::{List, NetworkPolicy, Page, ProjectClient, Sandbox, Snapshot};
 use serde_json::Value;
 
-use super::second_host;
+use super::durable;
 use crate::commands::network::memberships;
 use crate::context::Context;
 use crate::id::short;
@@ -78,7 +78,7 @@ pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) 
             ("metadata", metadata.join(" ")),
             ("networks", memberships(&sandbox.networks)),
             ("egress", egress(sandbox)),
-            ("second host", second_host::told(&sandbox.more)),
+            ("second copy", durable::told(&sandbox.more)),
             ("timeout", number(sandbox, "timeout_seconds", " s")),
             ("idle timeout", number(sandbox, "idle_timeout_seconds", " s")),
             ("on timeout", word(sandbox, "on_timeout")),
@@ -119,7 +119,7 @@ pub fn snapshots(snapshots: &[Snapshot]) -> Table {
             output::or_dash(snapshot.name.as_deref()),
             snapshot.status.clone(),
             snapshot.captures.join("+"),
-            output::or_dash(Some(second_host::told(&snapshot.more)).filter(|told| !told.is_empty()).as_deref()),
+            output::or_dash(Some(durable::told(&snapshot.more)).filter(|told| !told.is_empty()).as_deref()),
             output::age(&snapshot.created_at),
             snapshot.id.clone(),
             output::or_dash(snapshot.message.as_deref()),

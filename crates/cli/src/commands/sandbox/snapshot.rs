@@ -7,7 +7,7 @@ use berth_client::{NewSnapshot, Page, ProjectClient, Snapshot};
 use clap::{Args, Subcommand};
 
 use super::find::find as find_sandbox;
-use super::{second_host, show};
+use super::{durable, show};
 use crate::context::Context;
 use crate::id::is_id;
 use crate::made;
@@ -61,7 +61,7 @@ pub struct CreateArgs {
     /// Keep the memory, too: restoring it continues the running programs
     #[arg(long)]
     include_memory: bool,
-    /// Keep all of it on a second host, too: it outlives its own. Waits until it is there
+    /// Keep all of it on a second host or with backups, too: it outlives its host. Waits until it is there
     #[arg(long)]
     durable: bool,
     #[command(flatten)]
@@ -111,7 +111,7 @@ async fn create(context: &Context, project: &ProjectClient, args: CreateArgs) ->
             let (id, left) = (snapshot.id.clone(), longest.saturating_sub(begun.elapsed().as_secs()));
             let name = snapshot.name.clone().unwrap_or_else(|| id.clone());
             let look = async || Ok(project.snapshot(&id).await?);
-            snapshot = second_host::wait(context, (snapshot, &name), left, |snapshot| &snapshot.more, look).await?;
+            snapshot = durable::wait(context, (snapshot, &name), left, |snapshot| &snapshot.more, look).await?;
         }
     }
     one(context, &snapshot)

@@ -38,6 +38,7 @@ use uuid::Uuid;
 use self::reconcile::shared::{ExpiredUpload, SharedLife};
 use self::store::layer::LayerRow;
 use self::store::memory::MemoryRow;
+use super::depot::Depot;
 use super::fleet::Fleet;
 use super::{Holder, Stops, Takes};
 use crate::config::Config;
@@ -53,6 +54,8 @@ use warm::WarmPool;
 
 pub use service::Sandboxes;
 
+/// The service's place in the store of backups, below the database's id.
+const ARCHIVES: &str = "sandboxes";
 /// Layers and memories that are removed at the same time.
 const REMOVERS: usize = 4;
 /// Between two looks at sandboxes that are being put away.
@@ -61,12 +64,13 @@ const PAUSING_LOOK: Duration = Duration::from_millis(200);
 const KEEPERS: usize = 8;
 
 impl Sandboxes {
-    /// The service over a database and the hosts that machines can be on.
-    pub fn new(db: Db, clock: Clock, config: &Config, fleet: Fleet) -> Self {
+    /// The service over a database, of which this is the id, and the hosts that machines can be on.
+    pub fn new((db, database): (Db, &str), clock: Clock, config: &Config, fleet: Fleet) -> Self {
         let here = WarmPool::new(fleet.here().sandbox.most_warm());
         let warm = Mutex::new([(fleet.own(), Arc::new(here))].into());
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(&config.data_dir, config.lost.days));
         let (began_at, overcommit, catalog) = (clock.now(), config.overcommit(), config.catalog.clone());
+        let depot = Depot::of(&config.backups, &format!("{database}/{ARCHIVES}"));
         let config = config.sandbox.clone();
         let silent = Mutex::default();
         let travels = travels::Travels::default();
@@ -85,6 +89,7 @@ impl Sandboxes {
             began_at,
             silent,
             travels,
+            depot,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -122,6 +127,7 @@ impl Sandboxes {
         tasks.spawn(reconcile::guest_travel::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::durable::watch(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::archive::search(self.clone(), stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
         tasks.spawn(metrics::write(self.clone(), to_write, stop.clone()));

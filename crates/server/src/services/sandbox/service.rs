@@ -11,11 +11,13 @@ use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::sandbox::SandboxEngine;
 
+use super::store::archive::Thing;
 use super::travels::Travels;
 use super::under_way::{Builds, Carried, Carrying};
 use super::warm::WarmPool;
 use crate::config::Catalog;
 use crate::db::Db;
+use crate::services::depot::Depot;
 use crate::services::fleet::Fleet;
 
 /// The sandbox service.
@@ -42,6 +44,8 @@ pub(super) struct Inner {
     pub silent: Mutex<HashMap<HostId, Timestamp>>,
     /// What became of guests on their way to hosts.
     pub travels: Travels,
+    /// Where what is to outlive its host may be kept; none where the operator named no place.
+    pub depot: Option<Depot<Thing>>,
 }
 
 impl Sandboxes {
@@ -75,6 +79,11 @@ impl Sandboxes {
     /// Where what no row owns is set aside.
     pub(in crate::services::sandbox) fn lost(&self) -> &Lost {
         &self.inner.lost
+    }
+
+    /// The store of backups; none where the operator named no place.
+    pub(in crate::services::sandbox) fn depot(&self) -> Option<&Depot<Thing>> {
+        self.inner.depot.as_ref()
     }
 
     /// The hosts that machines can be on.

@@ -1,7 +1,7 @@
-//! What may be kept on a second host.
+//! What may be kept somewhere else than on its host, too.
 
 use berth_domain::ids::LayerId;
-use berth_domain::sandbox::durable::DEEPEST;
+use berth_domain::sandbox::durable::{DEEPEST, Place};
 use berth_domain::{Code, Error, Result};
 
 use super::admit_stored;
@@ -10,12 +10,13 @@ use crate::http::auth::Scope;
 use crate::services::placement::states;
 use crate::services::sandbox::{Sandboxes, store};
 
-/// Refuses to have a disk with this top, and the memory with it, outlive its host where there is no second one, where the disk lies
+/// Refuses to have a disk with this top, and the memory with it, outlive its host where nothing else can have it, where the disk lies
 /// on too many layers, and where the project keeps as much as it may already.
 pub(super) async fn admit(tx: &mut Tx, sandboxes: &Sandboxes, scope: &Scope, top: Option<LayerId>) -> Result<()> {
-    if states(&mut *tx).await?.len() < 2 {
+    let is_kept_on_hosts = sandboxes.config().durable_in == Place::Hosts;
+    if is_kept_on_hosts && states(&mut *tx).await?.len() < 2 {
         let message = "Nothing outlives the one host that this platform has. Leave out 'durable', or have an administrator add \
-             another host: berth admin host add NAME.";
+             another host (berth admin host add NAME) or keep such things with backups ([sandbox] durable_in).";
         return Err(Error::new(Code::NotSupported, message));
     }
     let layers = match top {

@@ -1,4 +1,5 @@
-//! Keeps what is to outlive its host on a second one, too, and has it be at home there once the first is lost.
+//! Keeps what is to outlive its host on a second one, too, or in the store of backups, and has it be at home on another host once
+//! its own is lost.
 //!
 //! Sandboxes that are paused and snapshots stand still, so that what another host has of them is never out of date: a disk is
 //! frozen where it is, under a new top that is made where it starts next, its layers are copied as those of templates are, and
@@ -6,25 +7,28 @@
 //! is found again by whichever service looks next. Organizations take turns, and whose host is lost waits for nobody.
 
 use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::host::State;
 use berth_domain::ids::{HostId, LayerId, MemoryId, OrgId};
-use berth_domain::sandbox::durable::{Hosts, Keeping, Remembered, keeping};
+use berth_domain::sandbox::durable::{Hosts, Keeping, Platform, Remembered, Resting, Second, keeping};
 use berth_domain::sandbox::layer_copy::{CopyState, Lying, lacking};
 use berth_domain::sandbox::{Phase, Wish};
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::StepError;
 use super::capacity::{Asked, Offers, offers, place};
 use super::memory_travel::{self, Travelled};
 use super::sandbox::SandboxLife;
+use super::{StepError, archive};
 use crate::db::{On, Tx};
+use crate::services::depot::Depot;
 use crate::services::placement::states;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
+use crate::services::sandbox::store::archive::Thing;
 use crate::services::sandbox::store::copied::Copied;
 use crate::services::sandbox::store::durable::{AtRest, Durable};
 use crate::services::sandbox::store::sandbox::SandboxRow;
@@ -43,9 +47,9 @@ const REFUSED: i64 = 3600;
 const BEGINNING: i64 = 30;
 /// While so many layers come to hosts, no others are wished: what is made or leaves its host goes first.
 const COMING: i64 = 8;
-/// Memories that are carried at a time.
+/// What is carried at a time: memories to hosts, and disks with their memories to the store.
 const CARRIERS: usize = 2;
-/// How long one may take.
+/// How long a memory may take to come to a host.
 const CARRYING: Duration = Duration::from_hours(1);
 
 /// Looks at what is to outlive its host, until told to stop.
@@ -74,17 +78,44 @@ struct Keeper {
     asked: HashMap<Durable, Timestamp>,
     /// Hosts that did not take a memory, and when.
     refused: HashMap<(MemoryId, HostId), Timestamp>,
-    /// Memories that are carried, each by a task.
+    /// What is carried, each by a task.
     carriers: JoinSet<Result<Travelled, StepError>>,
     /// What each of these tasks carries.
     on_their_way: HashMap<Id, Way>,
 }
 
-/// The way of a memory to a second host.
+/// The way of a memory to a second host, or of what the store lacks to there.
 struct Way {
     at: AtRest,
-    host: HostId,
+    to: Goal,
     carrier: AbortHandle,
+}
+
+/// Where something is carried to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Goal {
+    /// A memory to a host.
+    Host(HostId),
+    /// These to the store.
+    Store(Vec<Thing>),
+}
+
+impl Goal {
+    const fn host(&self) -> Option<HostId> {
+        match self {
+            Self::Host(host) => Some(*host),
+            Self::Store(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host(host) => write!(f, "host {host}"),
+            Self::Store(_) => f.write_str("the store of backups"),
+        }
+    }
 }
 
 /// What one look found and did so far.
@@ -157,7 +188,7 @@ impl Keeper {
                 self.asked.remove(&at.durable);
             }
             let seconds = self.tend(&at, &mut round, now).await.unwrap_or_else(|error| {
-                tracing::warn!(durable = %at.durable, ?error, "it is not kept on a second host yet; trying again later");
+                tracing::warn!(durable = %at.durable, ?error, "there is no second copy of it yet; trying again later");
                 AGAIN
             });
             self.rest.insert(at.durable, (at, now.plus_seconds(seconds)));
@@ -174,30 +205,31 @@ impl Keeper {
         self.rest.clear();
         self.asked.clear();
         for way in self.on_their_way.values() {
-            if [self.home(&way.at), way.host].iter().any(|host| !self.hosts.reachable.contains(host)) {
+            let ends = way.to.host().into_iter().chain([self.home(&way.at)]);
+            if ends.into_iter().any(|host| !self.hosts.reachable.contains(&host)) {
                 way.carrier.abort();
             }
         }
     }
 
-    /// Notes what became of memories that were carried.
+    /// Notes what became of what was carried.
     fn hear_carriers(&mut self, now: Timestamp) {
         while let Some(ended) = self.carriers.try_join_next_with_id() {
             let id = ended.as_ref().map_or_else(tokio::task::JoinError::id, |(id, _)| *id);
-            let Some(Way { at, host, .. }) = self.on_their_way.remove(&id) else { continue };
+            let Some(Way { at, to, .. }) = self.on_their_way.remove(&id) else { continue };
             let durable = at.durable;
             match ended {
                 Ok((_, Ok(Travelled::There))) => {}
                 Ok((_, Ok(Travelled::Refused(reason) | Travelled::NoRoom(reason)))) => {
-                    tracing::warn!(%durable, %host, reason, "a second host does not take its memory");
-                    self.refused.extend(at.memory.map(|memory| ((memory, host), now)));
+                    tracing::warn!(%durable, %to, reason, "a second host does not take its memory");
+                    self.refused.extend(at.memory.zip(to.host()).map(|refused| (refused, now)));
                     self.asked.remove(&durable);
                 }
                 Ok((_, Err(error))) => {
-                    tracing::warn!(%durable, %host, ?error, "its memory did not come to a second host");
+                    tracing::warn!(%durable, %to, ?error, "what is to be there did not come");
                     self.rest.insert(durable, (at, now.plus_seconds(AGAIN)));
                 }
-                Err(error) => tracing::warn!(%durable, %host, %error, "its memory is on its way no more"),
+                Err(error) => tracing::warn!(%durable, %to, %error, "it is on its way no more"),
             }
         }
     }
@@ -212,17 +244,24 @@ impl Keeper {
             return Ok(if self.seal(at).await? { 0 } else { SOON });
         };
         let (chain, memory) = (store::layer_copy::chain(db, base).await?, remembered(db, &self.sandboxes, at).await?);
-        let next = keeping(&chain, memory, home, &self.hosts_for(at), self.sandboxes.host());
+        let hosts = self.hosts_for(at);
+        let resting = Resting { chain: &chain, memory: memory.as_ref(), home };
+        let next = keeping(resting, platform(&self.sandboxes, &hosts));
         if !matches!(next, Keeping::Kept(_) | Keeping::GoesOver(_)) && at.copy.is_some() {
             self.set_copy(at, None).await?;
         }
         Ok(match next {
-            Keeping::Kept(host) => {
+            Keeping::Kept(second) => {
+                let host = match second {
+                    Second::Host(host) => Some(host),
+                    Second::Store => None,
+                };
                 if at.copy.is_none_or(|copy| copy.host != host) {
                     self.set_copy(at, Some(Copied { host, since: now })).await?;
                 }
                 KEPT
             }
+            Keeping::Stores => self.archive(at, &chain, memory.as_ref()),
             Keeping::Remembers(host) => self.carry(at, host),
             Keeping::Waits => SOON,
             Keeping::Asks => self.ask(at, base, round, now).await?,
@@ -258,27 +297,66 @@ impl Keeper {
         Ok(true)
     }
 
-    /// Writes down which second host has all of it, if it stands as it did.
+    /// Writes down who else has all of it, if it stands as it did.
     async fn set_copy(&self, at: &AtRest, copy: Option<Copied>) -> Result<(), StepError> {
         let mut tx = self.sandboxes.db().begin().await?;
         if is_still(&mut tx, at).await? {
             store::durable::set_copy(&mut tx, at.durable, copy).await?;
             tx.commit().await?;
-            if let Some(Copied { host, .. }) = copy {
-                tracing::info!(durable = %at.durable, %host, "a second host has all of it");
+            match copy {
+                Some(Copied { host: Some(host), .. }) => {
+                    tracing::info!(durable = %at.durable, %host, "a second host has all of it");
+                }
+                Some(_) => tracing::info!(durable = %at.durable, "the store of backups has all of it"),
+                None => {}
             }
         }
         Ok(())
     }
 
-    /// Has its memory brought to a host, where somebody is free for that, and brings no other one of its organization.
+    /// Whether somebody is free to carry something of this one, and carries no other one of its organization.
+    fn is_its_turn(&self, at: &AtRest) -> bool {
+        self.carriers.len() < CARRIERS && self.on_their_way.values().all(|way| way.at.org != at.org)
+    }
+
+    /// Has its memory brought to a host.
     fn carry(&mut self, at: &AtRest, host: HostId) -> i64 {
-        let is_its_turn = self.carriers.len() < CARRIERS && self.on_their_way.values().all(|way| way.at.org != at.org);
-        let Some(memory) = at.memory.filter(|_| is_its_turn) else { return SOON };
+        let Some(memory) = at.memory.filter(|_| self.is_its_turn(at)) else { return SOON };
         let sandboxes = self.sandboxes.clone();
         let carry = async move { memory_travel::bring(&sandboxes, memory, host, CARRYING).await };
+        self.begin(at, Goal::Host(host), carry)
+    }
+
+    /// Has what the store lacks of it brought there, but for what is on its way: the lowest layer first, and its memory last.
+    fn archive(&mut self, at: &AtRest, chain: &[Lying], memory: Option<&Remembered>) -> i64 {
+        let Some(store) = self.sandboxes.depot().map(Depot::name) else { return AGAIN };
+        let layers = chain.iter().rev().filter(|layer| !layer.is_archived_in(store)).map(|it| Thing::Layer(it.layer));
+        let lacks_memory = memory.is_some_and(|memory| memory.archived_in.as_deref() != Some(store));
+        let things: Vec<_> = layers.chain(at.memory.filter(|_| lacks_memory).map(Thing::Memory)).collect();
+        let is_coming = |thing: &Thing| {
+            self.on_their_way.values().any(|way| matches!(&way.to, Goal::Store(others) if others.contains(thing)))
+        };
+        if !self.is_its_turn(at) || things.iter().any(is_coming) {
+            return SOON;
+        }
+        let (sandboxes, all, home) = (self.sandboxes.clone(), things.clone(), self.home(at));
+        let carry = async move {
+            for thing in all {
+                archive::keep(&sandboxes, thing, home).await?;
+            }
+            Ok(Travelled::There)
+        };
+        self.begin(at, Goal::Store(things), carry)
+    }
+
+    fn begin(
+        &mut self,
+        at: &AtRest,
+        to: Goal,
+        carry: impl Future<Output = Result<Travelled, StepError>> + Send + 'static,
+    ) -> i64 {
         let carrier = self.carriers.spawn(carry);
-        self.on_their_way.insert(carrier.id(), Way { at: *at, host, carrier });
+        self.on_their_way.insert(carrier.id(), Way { at: *at, to, carrier });
         0
     }
 
@@ -334,7 +412,8 @@ impl Keeper {
         let Some(base) = base(&mut tx, at).await?.filter(|_| is_still) else { return Ok(false) };
         let chain = store::layer_copy::chain(&mut tx, base).await?;
         let memory = remembered(&mut tx, &self.sandboxes, at).await?;
-        if keeping(&chain, memory, from, &hosts, self.sandboxes.host()) != Keeping::GoesOver(to) {
+        let resting = Resting { chain: &chain, memory: memory.as_ref(), home: from };
+        if keeping(resting, platform(&self.sandboxes, &hosts)) != Keeping::GoesOver(to) {
             return Ok(false);
         }
         let moved = free(&mut tx, chain, from, at.memory).await?;
@@ -360,6 +439,12 @@ impl Keeper {
     }
 }
 
+/// The platform with these hosts.
+fn platform<'a>(sandboxes: &'a Sandboxes, hosts: &'a Hosts) -> Platform<'a> {
+    let (own, place) = (sandboxes.host(), sandboxes.config().durable_in);
+    Platform { hosts, own, store: sandboxes.depot().map(Depot::name), place }
+}
+
 /// Whether a layer of a disk did not come to a host lately.
 fn failed(chain: &[Lying], host: HostId, now: Timestamp) -> bool {
     let copies = chain.iter().flat_map(|layer| &layer.copies).filter(|copy| copy.host == host);
@@ -383,6 +468,7 @@ async fn remembered(on: impl On, sandboxes: &Sandboxes, at: &AtRest) -> Result<O
     Ok(found.map(|memory| Remembered {
         home: memory.host.unwrap_or_else(|| sandboxes.host()),
         copy: memory.other_host.filter(|_| memory.copied),
+        archived_in: memory.archived_in,
     }))
 }
 

@@ -1,6 +1,7 @@
 //! Brings layers of templates to hosts on which sandboxes of these are to be.
 //!
-//! A copy is wished by a row before anything of it is on its host, and read on any host that has the layer. What broke off is
+//! A copy is wished by a row before anything of it is on its host, and read on any host that has the layer, or else in the store
+//! of backups. What broke off is
 //! begun anew, by whichever service comes next; what could not be brought in time, or is refused, fails those who wait for it.
 
 use std::time::Duration;
@@ -9,11 +10,13 @@ use berth_domain::ids::{HostId, LayerCopyId};
 use berth_domain::sandbox::layer_copy::{CopyState, CopyStep, next};
 use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
+use berth_host::sandbox::SandboxEngine;
 use berth_host::sandbox::travel::carry_layer;
 
-use super::{StepError, fault};
+use super::{StepError, archive, fault};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
+use crate::services::sandbox::store::archive::Thing;
 use crate::services::sandbox::store::layer_copy::CopyRow;
 use crate::work::Due;
 use crate::work::lifecycle::{Life, Next};
@@ -39,31 +42,44 @@ impl LayerCopyLife {
     }
 
     /// The first host of those that have the layer that can be asked.
-    async fn source(&self, copy: &CopyRow) -> Result<HostId, StepError> {
+    async fn source(&self, copy: &CopyRow) -> Result<Option<HostId>, StepError> {
         let chain = store::layer_copy::chain(self.sandboxes.db(), copy.layer).await?;
         let hosts = chain.first().map(|layer| layer.hosts(self.sandboxes.host())).unwrap_or_default();
         for host in hosts.into_iter().filter(|host| *host != copy.host) {
             if let Ok(engine) = self.sandboxes.engine_of(Some(host))
                 && tokio::time::timeout(ANSWER, engine.capacity()).await.is_ok_and(|said| said.is_ok())
             {
-                return Ok(host);
+                return Ok(Some(host));
             }
         }
-        Err(EngineError::Transient("no host that has the layer can be reached".into()).into())
+        Ok(None)
+    }
+
+    /// Brings the layer from another host, or else from the store of backups; answers how many bytes that took.
+    async fn carry(&self, copy: &CopyRow, target: &dyn SandboxEngine) -> Result<u64, StepError> {
+        if let Some(from) = self.source(copy).await? {
+            let source = self.sandboxes.engine_of(Some(from))?;
+            return Ok(carry_layer(&*source, target, copy.layer).await?);
+        }
+        let thing = Thing::Layer(copy.layer);
+        match archive::whole(&self.sandboxes, thing).await? {
+            Some(file) => archive::fetch(&self.sandboxes, target, (thing, &file)).await,
+            None => Err(EngineError::Transient("no host that has the layer can be reached".into()).into()),
+        }
     }
 
     async fn bring(&self, copy: &CopyRow) -> Result<(), StepError> {
-        let from = self.source(copy).await?;
-        let (source, target) = (self.sandboxes.engine_of(Some(from))?, self.sandboxes.engine_of(Some(copy.host))?);
+        let target = self.sandboxes.engine_of(Some(copy.host))?;
         let began = std::time::Instant::now();
-        let carried = tokio::time::timeout(TRY, carry_layer(&*source, &*target, copy.layer)).await;
-        let carried = carried.unwrap_or_else(|_| Err(EngineError::Transient("it took too long".into())));
+        let too_long = |_| Err(EngineError::Transient("it took too long".into()).into());
+        let carried = tokio::time::timeout(TRY, self.carry(copy, &*target)).await.unwrap_or_else(too_long);
         let answers = async || tokio::time::timeout(ANSWER, target.capacity()).await.is_ok_and(|said| said.is_ok());
-        if carried.as_ref().is_err_and(|error| !error.is_final()) && !answers().await {
+        let broke_off = matches!(&carried, Err(StepError::Engine(error)) if !error.is_final());
+        if broke_off && !answers().await {
             self.sandboxes.note_silence(copy.host);
         }
         let (bytes, seconds) = (carried?, began.elapsed().as_secs_f64());
-        tracing::info!(layer = %copy.layer, %from, to = %copy.host, bytes, seconds, "a layer has come to another host");
+        tracing::info!(layer = %copy.layer, to = %copy.host, bytes, seconds, "a layer has come to another host");
         fault("layer_copy", "bring", "done").await?;
         self.settle(copy, CopyState::Present, None).await?;
         let now = store::layer_copy::find(self.sandboxes.db(), copy.id).await?;

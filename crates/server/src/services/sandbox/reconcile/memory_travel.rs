@@ -10,10 +10,11 @@ use berth_domain::ids::{HostId, MemoryId};
 use berth_host::EngineError;
 use berth_host::sandbox::travel::carry_memory;
 
-use super::{StepError, fault};
+use super::{StepError, archive, fault};
 use crate::services::placement::state_of;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
+use crate::services::sandbox::store::archive::Thing;
 
 /// What became of a memory that was to go to another host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,20 +53,32 @@ pub(super) async fn bring(
     }
     tx.commit().await?;
     fault("memory", "bring", "intent").await?;
-    let (source, target) = (sandboxes.engine_of(Some(from))?, sandboxes.engine_of(Some(to))?);
     let began = std::time::Instant::now();
-    let carried = tokio::time::timeout(patience, carry_memory(&*source, &*target, id)).await;
-    match carried.unwrap_or_else(|_| Err(EngineError::Transient("it took too long".into()))) {
+    let too_long = |_| Err(EngineError::Transient("it took too long".into()).into());
+    match tokio::time::timeout(patience, carry(sandboxes, id, (from, to))).await.unwrap_or_else(too_long) {
         Ok(bytes) => {
             let seconds = began.elapsed().as_secs_f64();
             tracing::info!(memory = %id, %from, %to, bytes, seconds, "a memory has come to another host");
             fault("memory", "bring", "done").await?;
             arrived(sandboxes, id, (from, to)).await
         }
-        Err(EngineError::NoCapacity(reason)) => Ok(Travelled::NoRoom(reason)),
-        Err(EngineError::Permanent(reason)) => Ok(Travelled::Refused(reason)),
-        Err(error) => Err(error.into()),
+        Err(StepError::Engine(EngineError::NoCapacity(reason))) => Ok(Travelled::NoRoom(reason)),
+        Err(StepError::Engine(EngineError::Permanent(reason))) => Ok(Travelled::Refused(reason)),
+        Err(error) => Err(error),
     }
+}
+
+/// Brings it from the host that it counts on; where that is lost, from the store of backups, if that has it. How many bytes that took.
+async fn carry(sandboxes: &Sandboxes, id: MemoryId, (from, to): (HostId, HostId)) -> Result<u64, StepError> {
+    let target = sandboxes.engine_of(Some(to))?;
+    let thing = Thing::Memory(id);
+    if state_of(sandboxes.db(), from).await?.is_none_or(|state| state == State::Lost)
+        && let Some(file) = archive::whole(sandboxes, thing).await?
+    {
+        return archive::fetch(sandboxes, &*target, (thing, &file)).await;
+    }
+    let source = sandboxes.engine_of(Some(from))?;
+    Ok(carry_memory(&*source, &*target, id).await?)
 }
 
 /// Writes down that a host has all of a memory.

@@ -1,6 +1,7 @@
 //! Making the world agree with the rows: sandboxes and their checkpoints, templates, what disks and memories nobody
-//! needs, what goes from host to host, and the host as a whole.
+//! needs, what goes from host to host and to the store of backups, and the host as a whole.
 
+pub(super) mod archive;
 mod capacity;
 pub(super) mod drain;
 pub(super) mod durable;

@@ -341,7 +341,7 @@ mod tests {
         let vm = Arc::new(QemuEngine::open(config.vm_engine(), Clock::default(), network.clone()));
         let sandbox = Arc::new(QemuSandboxes::open(config.sandbox_engine(), Clock::default(), network.clone()));
         let fleet = Fleet::new(HostId(Uuid::nil()), Engines { vm, sandbox, network });
-        let reconciler = SandboxLife::new(Sandboxes::new(db, Clock::default(), &config, fleet));
+        let reconciler = SandboxLife::new(Sandboxes::new((db, "database"), Clock::default(), &config, fleet));
         assert_eq!(reconciler.owner(&id).await, Some(owner));
         assert_eq!(reconciler.owner(&SandboxId(Uuid::now_v7())).await, None);
     }

@@ -13,9 +13,10 @@ use berth_domain::{Result, Timestamp};
 use berth_host::EngineError;
 use berth_host::sandbox::SandboxEngine;
 
-use super::{StepError, fault};
+use super::{StepError, archive, fault};
 use crate::db::{Db, DbError, Tx};
 use crate::services::sandbox::Sandboxes;
+use crate::services::sandbox::store::archive::Thing;
 use crate::services::sandbox::store::layer::LayerRow;
 use crate::services::sandbox::store::memory::MemoryRow;
 use crate::services::sandbox::store::{layer, layer_copy, memory, upload};
@@ -47,6 +48,11 @@ pub trait Shared: Sized + Send + Sync + 'static {
     fn elsewhere(&self, db: &Db) -> impl Future<Output = Result<Vec<HostId>, DbError>> + Send {
         let _ = db;
         async { Ok(Vec::new()) }
+    }
+
+    /// What the store of backups may have of it, by its name there.
+    fn archive(&self) -> Option<Thing> {
+        None
     }
 
     /// Marks it as to be removed where nobody needs it; else has it rest.
@@ -85,6 +91,10 @@ impl Shared for LayerRow {
 
     async fn elsewhere(&self, db: &Db) -> Result<Vec<HostId>, DbError> {
         layer_copy::hosts(db, self.id).await
+    }
+
+    fn archive(&self) -> Option<Thing> {
+        Some(Thing::Layer(self.id))
     }
 
     async fn condemn(tx: &mut Tx, id: LayerId) -> Result<bool, DbError> {
@@ -131,6 +141,10 @@ impl Shared for MemoryRow {
 
     async fn elsewhere(&self, _: &Db) -> Result<Vec<HostId>, DbError> {
         Ok(self.other_host.into_iter().collect())
+    }
+
+    fn archive(&self) -> Option<Thing> {
+        Some(Thing::Memory(self.id))
     }
 
     async fn condemn(tx: &mut Tx, id: MemoryId) -> Result<bool, DbError> {
@@ -247,6 +261,9 @@ impl<S: Shared> Life for SharedLife<S> {
             if let Err(error) = removed.await {
                 tracing::warn!(kind = S::KIND, %host, %error, "a copy stays on its host, where nobody owns it any more");
             }
+        }
+        if let Some(thing) = seen.archive() {
+            archive::clear(&self.sandboxes, thing).await?;
         }
         fault(S::KIND, "remove", "done").await?;
         let mut tx = self.sandboxes.db().begin().await?;

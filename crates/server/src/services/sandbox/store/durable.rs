@@ -1,6 +1,6 @@
 //! Sandboxes that are paused, and snapshots, which are to outlive their host, as their rows have it.
 //!
-//! What a row says of its second host ([`super::copied`]) is for its owner and never decided by: rows of layers and memories say where
+//! What a row says of who else has it ([`super::copied`]) is for its owner and never decided by: rows of layers and memories say where
 //! those lie.
 
 use std::fmt;
@@ -42,7 +42,7 @@ pub struct AtRest {
     pub top: LayerId,
     /// Its memory.
     pub memory: Option<MemoryId>,
-    /// What its row says of a second host.
+    /// What its row says of who else has all of it.
     pub copy: Option<Copied>,
 }
 
@@ -109,9 +109,9 @@ pub async fn find(on: impl On, durable: Durable) -> Result<Option<AtRest>, DbErr
     }
 }
 
-/// Records which second host has all of something; none where that is to be made anew.
+/// Records who else has all of something; none where that is to be made anew.
 pub async fn set_copy(tx: &mut Tx, durable: Durable, copy: Option<Copied>) -> Result<(), DbError> {
-    let (host, since) = (copy.map(|copy| copy.host), copy.map(|copy| copy.since));
+    let (host, since) = (copy.and_then(|copy| copy.host), copy.map(|copy| copy.since));
     let set = match durable {
         Durable::Sandbox(id) => {
             record::overwrite("sandboxes", columns! { "id": id, "copy_host_id": host, "copied_at": since })

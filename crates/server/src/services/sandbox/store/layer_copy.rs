@@ -5,6 +5,7 @@ use berth_domain::ids::{HostId, LayerCopyId, LayerId};
 use berth_domain::sandbox::layer_copy::{CopyState, LayerCopy, Lying};
 use uuid::Uuid;
 
+use super::archive::Archived;
 use super::sandbox;
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
 use crate::{columns, no_platforms_layer};
@@ -57,18 +58,19 @@ impl FromRow for LyingRow {
             None => None,
         };
         let (layer, home, bytes) = (row.parsed("id")?, row.opt_parsed("host_id")?, row.int("bytes")?);
-        Ok(Self(Lying { layer, home, bytes, copies: copy.into_iter().collect() }))
+        let archived_in = Archived::of(row)?.filter(Archived::is_whole).map(|archived| archived.store);
+        Ok(Self(Lying { layer, home, bytes, copies: copy.into_iter().collect(), archived_in }))
     }
 }
 
 /// The layers of a disk and where they lie, its top first. Of what lies on a host that was removed nobody makes use.
 pub async fn chain(on: impl On, top: LayerId) -> Result<Vec<Lying>, DbError> {
-    let rows: Vec<LyingRow> = sql("WITH RECURSIVE chain (id, parent_id, host_id, bytes, depth) AS (\
-         SELECT id, parent_id, host_id, bytes, CAST(0 AS BIGINT) FROM sandbox_layers WHERE id = $1 UNION ALL \
-         SELECT l.id, l.parent_id, l.host_id, l.bytes, c.depth + 1 \
-         FROM sandbox_layers l JOIN chain c ON l.id = c.parent_id) \
-         SELECT chain.id, chain.host_id, chain.bytes, k.host_id AS copy_host, k.state AS copy_state, k.since, k.message \
-         FROM chain LEFT JOIN sandbox_layer_copies k ON k.layer_id = chain.id \
+    let rows: Vec<LyingRow> = sql("WITH RECURSIVE chain (id, parent_id, depth) AS (\
+         SELECT id, parent_id, CAST(0 AS BIGINT) FROM sandbox_layers WHERE id = $1 UNION ALL \
+         SELECT l.id, l.parent_id, c.depth + 1 FROM sandbox_layers l JOIN chain c ON l.id = c.parent_id) \
+         SELECT l.id, l.host_id, l.bytes, l.archive_store, l.archive_name, l.archive_bytes, l.archive_sha256, \
+         k.host_id AS copy_host, k.state AS copy_state, k.since, k.message \
+         FROM chain JOIN sandbox_layers l ON l.id = chain.id LEFT JOIN sandbox_layer_copies k ON k.layer_id = chain.id \
          AND EXISTS (SELECT 1 FROM hosts h WHERE h.id = k.host_id AND h.removed_at IS NULL) ORDER BY chain.depth, k.id")
     .bind(top)
     .fetch_all(on)

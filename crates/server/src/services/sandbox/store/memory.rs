@@ -4,6 +4,7 @@ use berth_domain::Timestamp;
 use berth_domain::ids::{HostId, LayerId, MemoryId};
 use berth_domain::sandbox::MemoryKind;
 
+use super::archive::Archived;
 use crate::columns;
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, home, record, sql};
 
@@ -11,7 +12,7 @@ use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, home, record, sql};
 pub const TABLE: &str = "sandbox_memories";
 
 /// A memory as its row has it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct MemoryRow {
     /// Its id.
     pub id: MemoryId,
@@ -27,6 +28,8 @@ pub struct MemoryRow {
     pub kind: MemoryKind,
     /// What it takes.
     pub bytes: i64,
+    /// The store of backups that has all of it.
+    pub archived_in: Option<String>,
     /// Creation.
     pub created_at: Timestamp,
 }
@@ -48,6 +51,7 @@ impl FromRow for MemoryRow {
             copied: row.flag("copied")?,
             kind: row.word("kind", MemoryKind::parse)?,
             bytes: row.int("bytes")?,
+            archived_in: Archived::of(row)?.filter(Archived::is_whole).map(|archived| archived.store),
             created_at: row.time("created_at")?,
         })
     }

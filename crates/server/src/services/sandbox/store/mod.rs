@@ -4,6 +4,7 @@
 //! memories are held by the rows that name them. Whoever writes a row that does not name one any more has it
 //! looked at ([`release`]), in the same transaction; whether it is needed is asked of all rows, never counted.
 
+pub mod archive;
 pub mod build_log;
 pub mod copied;
 pub mod durable;

@@ -144,7 +144,7 @@ pub struct SandboxRow {
     pub moves: Option<Move>,
     /// Whether it is to outlive its host while it is paused.
     pub durable: bool,
-    /// The second host that has all of it.
+    /// Who else has all of it.
     pub copy: Option<Copied>,
     /// When the worker is to look again.
     pub work_at: Option<Timestamp>,
@@ -234,7 +234,7 @@ fn columns(s: &SandboxRow) -> Columns {
         "running_micros": s.running_micros, "expires_at": s.expires_at, "life_left": s.life_left,
         "to_host_id": s.moves.map(|to| to.host), "to_since": s.moves.map(|to| to.since),
         "to_resumes": s.moves.is_some_and(|to| to.resumes),
-        "durable": s.durable, "copy_host_id": s.copy.map(|copy| copy.host), "copied_at": s.copy.map(|copy| copy.since),
+        "durable": s.durable, "copy_host_id": s.copy.and_then(|copy| copy.host), "copied_at": s.copy.map(|copy| copy.since),
         "work_at": s.work_at, "created_at": s.created_at, "updated_at": s.updated_at, "deleted_at": s.deleted_at,
     }
 }

@@ -67,7 +67,7 @@ pub struct SnapshotRow {
     pub bytes: i64,
     /// Whether it is to outlive its host.
     pub durable: bool,
-    /// The second host that has all of it.
+    /// Who else has all of it.
     pub copy: Option<Copied>,
     /// Creation.
     pub created_at: Timestamp,
@@ -119,7 +119,7 @@ fn columns(s: &SnapshotRow) -> Columns {
         "memory_id": s.memory, "cut_at": s.cut_at, "template_id": s.template, "vcpu": s.vcpu,
         "memory_mb": s.memory_mb, "disk_gb": s.disk_gb, "env": json::text(&s.env), "run_user": &s.run_user,
         "workdir": s.workdir.clone(), "network_ids": json::text(&s.networks), "bytes": s.bytes, "durable": s.durable,
-        "copy_host_id": s.copy.map(|copy| copy.host), "copied_at": s.copy.map(|copy| copy.since),
+        "copy_host_id": s.copy.and_then(|copy| copy.host), "copied_at": s.copy.map(|copy| copy.since),
         "created_at": s.created_at, "updated_at": s.updated_at,
         "deleted_at": s.deleted_at,
     }

@@ -82,7 +82,7 @@ pub struct SandboxView {
     on_timeout: &'static str,
     /// Whether it is to outlive its host while it is paused.
     durable: bool,
-    /// Since when a second host has all of it; `null` until then, and while it runs.
+    /// Since when a second host, or the store of backups, has all of it; `null` until then, and while it runs.
     #[schema(value_type = Option<String>, format = DateTime, required = true)]
     copied_at: Option<Timestamp>,
     /// Seconds it was `Ready`.

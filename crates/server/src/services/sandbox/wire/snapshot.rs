@@ -42,7 +42,7 @@ pub struct SnapshotView {
     size_bytes: i64,
     /// Whether it is to outlive its host.
     durable: bool,
-    /// Since when a second host has all of it; `null` until then.
+    /// Since when a second host, or the store of backups, has all of it; `null` until then.
     #[schema(value_type = Option<String>, format = DateTime, required = true)]
     copied_at: Option<Timestamp>,
     /// Creation.

@@ -123,6 +123,7 @@ impl SandboxLife {
             _ => None,
         };
         let lost = memory
+            .as_ref()
             .filter(|memory| memory.kind != MemoryKind::Template)
             .map(|_| "its memory could not be loaded; it was started from its disk".to_owned());
         let unloadable = memory.filter(|memory| memory.kind == MemoryKind::Template && started.unloadable);
@@ -206,7 +207,17 @@ impl SandboxLife {
         let id = MemoryId(Uuid::now_v7());
         let host = before.machine.host;
         let (kind, created_at) = (MemoryKind::Pause, seen.now);
-        let memory = MemoryRow { id, layer, host, other_host: None, copied: false, kind, bytes: 0, created_at };
+        let memory = MemoryRow {
+            id,
+            layer,
+            host,
+            other_host: None,
+            copied: false,
+            kind,
+            bytes: 0,
+            archived_in: None,
+            created_at,
+        };
         store::memory::insert(&mut tx, &memory).await?;
         self.write(&mut tx, &before, SandboxRow { memory: Some(id), ..before.clone() }).await?;
         tx.commit().await?;
@@ -246,7 +257,7 @@ pub(super) async fn put_on(
         Some(id) => store::memory::find(tx, id).await?,
         None => None,
     };
-    let is_here = memory.is_some_and(|memory| memory.is_on(row.machine.host));
+    let is_here = memory.as_ref().is_some_and(|memory| memory.is_on(row.machine.host));
     let fits = ground.size == (row.memory_mb, row.vcpu) && row.keeps_memory();
     row.memory = ground.memory.filter(|_| is_here && fits);
     if fits && !is_here && memory.is_some_and(|memory| memory.kind != MemoryKind::Template) {

@@ -1,4 +1,4 @@
-//! Waiting for the second host of what is to outlive its own.
+//! Waiting for the second copy of what is to outlive its host.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -11,13 +11,13 @@ use crate::progress::{Progress, Stage, watch};
 pub fn told(answer: &Map<String, Value>) -> String {
     let is_durable = answer.get("durable").and_then(Value::as_bool).unwrap_or(false);
     match answer.get("copied_at").and_then(Value::as_str) {
-        Some(at) => format!("has all of it since {}", output::time(at)),
-        None if is_durable => "has not all of it yet".to_owned(),
+        Some(at) => format!("whole since {}", output::time(at)),
+        None if is_durable => "not whole yet".to_owned(),
         None => String::new(),
     }
 }
 
-/// Waits until a second host has all of a thing, so many seconds at most.
+/// Waits until there is a second copy of a thing, so many seconds at most.
 ///
 /// # Errors
 /// Nobody wants that any more, or it takes longer.
@@ -37,9 +37,9 @@ pub async fn wait<T>(
             bail!("{name} need not outlive its host any more: somebody resumed it, or ended that");
         }
         Ok(Stage::Underway {
-            shown: format!("{name}: bringing it to a second host"),
+            shown: format!("{name}: making the second copy, which outlives its host"),
             late: format!(
-                "{name} is kept on its own host, and no second one has all of it after {seconds} s. It may come later; an \
+                "{name} is kept on its own host, and its second copy is not whole after {seconds} s. It may come later; an \
                  administrator finds in the log of the service what is in the way"
             ),
         })
