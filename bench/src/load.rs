@@ -92,6 +92,10 @@ impl Connection {
         self.stream.write_all(request).await?;
         let mut filled = 0;
         loop {
+            if filled == self.buffer.len() {
+                // Metrics of a thousand hosts are more than most answers.
+                self.buffer.resize(2 * filled, 0);
+            }
             let read = self.stream.read(&mut self.buffer[filled..]).await?;
             ensure!(read > 0, "the connection ended");
             filled += read;

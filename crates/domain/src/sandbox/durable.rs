@@ -13,7 +13,7 @@
 //! Only what stands still is kept so: nobody writes to its layers any more, and no machine has it. So it can go over while nobody
 //! knows what its host does: whatever that host still has of it does not run, and is a copy from then on.
 
-use super::layer_copy::{CopyState, Lying, holders};
+use super::layer_copy::{Archive, CopyState, Lying, holders};
 use crate::ids::HostId;
 use crate::words;
 
@@ -37,8 +37,8 @@ pub struct Remembered {
     pub home: HostId,
     /// Another one that has all of it.
     pub copy: Option<HostId>,
-    /// The store of backups that has all of it, by its name.
-    pub archived_in: Option<String>,
+    /// The store of backups that has all of it.
+    pub archive: Option<Archive>,
 }
 
 impl Remembered {
@@ -150,20 +150,25 @@ fn coming(at: Resting<'_>, Platform { hosts, own, .. }: Platform<'_>, others: &[
     if waits { Keeping::Waits } else { Keeping::Asks }
 }
 
-/// Whether the store has all of it.
-fn is_stored(at: Resting<'_>, store: Option<&str>) -> bool {
-    let Some(store) = store else { return false };
-    let has_memory = at.memory.is_none_or(|memory| memory.archived_in.as_deref() == Some(store));
-    has_memory && at.chain.iter().all(|layer| layer.is_archived_in(store))
+/// Whether this store has all of it, as far as is known.
+pub fn is_whole_in(archive: Option<&Archive>, store: &str) -> bool {
+    archive.is_some_and(|archive| archive.store == store && !archive.is_doubted)
 }
 
-/// Whether a host can have all of what is on one that is lost: the memory from the store, and each layer from there or from
-/// another host.
+/// Whether the store has all of it, as far as is known.
+pub fn is_stored(at: Resting<'_>, store: Option<&str>) -> bool {
+    let Some(store) = store else { return false };
+    let has_memory = at.memory.is_none_or(|memory| is_whole_in(memory.archive.as_ref(), store));
+    has_memory && at.chain.iter().all(|layer| is_whole_in(layer.archive.as_ref(), store))
+}
+
+/// Whether a host may get all of what is on one that is lost: the memory from the store, and each layer from there or from
+/// another host. What is doubted is asked for all the same: nobody else has it.
 fn can_be_had(at: Resting<'_>, Platform { hosts, own, store, .. }: Platform<'_>) -> bool {
-    let is_in = |name: &Option<String>| store.is_some() && name.as_deref() == store;
+    let is_there = |archive: &Option<Archive>| archive.as_ref().is_some_and(|archive| Some(&*archive.store) == store);
     let is_elsewhere = |layer: &Lying| layer.hosts(own).iter().any(|host| hosts.reachable.contains(host));
-    at.memory.is_none_or(|memory| is_in(&memory.archived_in))
-        && at.chain.iter().all(|layer| is_in(&layer.archived_in) || is_elsewhere(layer))
+    at.memory.is_none_or(|memory| is_there(&memory.archive))
+        && at.chain.iter().all(|layer| is_there(&layer.archive) || is_elsewhere(layer))
 }
 
 #[cfg(test)]
@@ -189,7 +194,7 @@ mod tests {
             home: Some(host(1)),
             bytes: 10,
             copies: copies.iter().map(copy).collect(),
-            archived_in: None,
+            archive: None,
         };
         vec![layer(2, upper), layer(1, lower)]
     }
@@ -209,7 +214,7 @@ mod tests {
     }
 
     fn memory(copy: Option<u128>) -> Remembered {
-        Remembered { home: host(1), copy: copy.map(host), archived_in: None }
+        Remembered { home: host(1), copy: copy.map(host), archive: None }
     }
 
     fn on(number: u128) -> Keeping {
@@ -269,10 +274,11 @@ mod tests {
 
     #[test]
     fn what_the_store_has_is_kept_there_and_comes_to_a_host_once_its_own_is_lost() {
+        let archive = |is_doubted| Some(Archive { store: "the store".into(), is_doubted });
         let there = |chain: Vec<Lying>| -> Vec<Lying> {
-            chain.into_iter().map(|layer| Lying { archived_in: Some("the store".into()), ..layer }).collect()
+            chain.into_iter().map(|layer| Lying { archive: archive(false), ..layer }).collect()
         };
-        let stored = |copy| Some(Remembered { archived_in: Some("the store".into()), ..memory(copy) });
+        let stored = |copy| Some(Remembered { archive: archive(false), ..memory(copy) });
         let say = |chain: &[Lying], memory: Option<&Remembered>, reachable: &[u128], store| {
             let hosts = hosts(reachable, reachable);
             let platform = Platform { hosts: &hosts, own: host(9), store, place: Place::Backups };
@@ -282,7 +288,7 @@ mod tests {
         let (bare, whole, copied) =
             (disk(&[], &[]), there(disk(&[], &[])), there(disk(&[(2, Present)], &[(2, Present)])));
         let mut half = whole.clone();
-        half[1].archived_in = None;
+        half[1].archive = None;
         for (chain, memory, reachable, store, expected) in [
             (&bare, None, vec![1], own, Keeping::Stores),
             (&half, None, vec![1], own, Keeping::Stores),
@@ -303,6 +309,10 @@ mod tests {
         ] {
             assert_eq!(say(chain, memory.as_ref(), &reachable, store), expected, "{chain:?} {memory:?} {store:?}");
         }
+        // What is doubted comes there again, and is asked for where nobody else has it.
+        let doubted = Some(Remembered { archive: archive(true), ..memory(None) });
+        assert_eq!(say(&whole, doubted.as_ref(), &[1], own), Keeping::Stores);
+        assert_eq!(say(&whole, doubted.as_ref(), &[2], own), Keeping::Asks);
         // A layer that the store lacks, as one of the platform's, comes from another host.
         half[1].home = Some(host(2));
         assert_eq!(say(&half, stored(None).as_ref(), &[2], own), Keeping::Asks);

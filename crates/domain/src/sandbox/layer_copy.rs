@@ -56,8 +56,17 @@ pub struct Lying {
     pub bytes: i64,
     /// Its copies.
     pub copies: Vec<LayerCopy>,
-    /// The store of backups that has all of it, by its name.
-    pub archived_in: Option<String>,
+    /// The store of backups that has all of it.
+    pub archive: Option<Archive>,
+}
+
+/// A store of backups that has all of something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Archive {
+    /// The store's name.
+    pub store: String,
+    /// Whether something of it was missing or wrong when it was looked for. It may be there again, as a share that is mounted again.
+    pub is_doubted: bool,
 }
 
 /// A copy of a layer.
@@ -94,11 +103,6 @@ impl Lying {
     /// Whether it can be read on a host.
     pub fn is_on(&self, host: HostId, own: HostId) -> bool {
         self.home.unwrap_or(own) == host || self.copy_on(host).is_some_and(|copy| copy.state == CopyState::Present)
-    }
-
-    /// Whether a store of backups has all of it.
-    pub fn is_archived_in(&self, store: &str) -> bool {
-        self.archived_in.as_deref() == Some(store)
     }
 
     /// The hosts on which it can be read, its home first.
@@ -179,7 +183,7 @@ mod tests {
     }
 
     fn layer(number: u128, home: u128, copies: Vec<LayerCopy>) -> Lying {
-        Lying { layer: LayerId(Uuid::from_u128(number)), home: Some(host(home)), bytes: 10, copies, archived_in: None }
+        Lying { layer: LayerId(Uuid::from_u128(number)), home: Some(host(home)), bytes: 10, copies, archive: None }
     }
 
     use CopyState::{Coming, Failed, Present};

@@ -1,9 +1,11 @@
 //! Sandboxes that are paused and snapshots which outlive their host, since the store of backups has all of them.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use berth_domain::sandbox::durable::Place;
+use berth_host::EngineError;
 use berth_server::config::Config;
 use berth_server::db::sql;
 use berth_testkit::{Caller, JoinedHost, Platform};
@@ -26,16 +28,16 @@ async fn two() -> (Platform, JoinedHost) {
     (platform, beta)
 }
 
-/// The service's place in the store, once it is marked.
+/// The service's place in the store, whether it is there yet or not.
 fn place(platform: &Platform) -> PathBuf {
-    let databases = std::fs::read_dir(&platform.config.backups.folder).expect("a store").flatten();
-    let mut places = databases.map(|folder| folder.path().join("sandboxes")).filter(|path| path.is_dir());
-    places.next().expect("a place")
+    let databases = std::fs::read_dir(&platform.config.backups.folder).into_iter().flatten().flatten();
+    databases.map(|folder| folder.path().join("sandboxes")).next().unwrap_or_default()
 }
 
 /// The names of what lies there.
 fn stored(platform: &Platform) -> BTreeSet<String> {
-    let entries = std::fs::read_dir(place(platform)).expect("a place").flatten().filter(|entry| entry.path().is_dir());
+    let entries = std::fs::read_dir(place(platform)).into_iter().flatten().flatten();
+    let entries = entries.filter(|entry| entry.path().is_dir());
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
@@ -117,6 +119,11 @@ async fn one_host_alone_keeps_such_things_with_backups() {
     pause(admin, &id).await;
     copied(admin, &format!("/sandboxes/{id}")).await;
     assert_eq!(memories(&platform).len(), 2);
+    let metrics =
+        reqwest::get(format!("{}/metrics", admin.base)).await.expect("an answer").text().await.expect("a body");
+    for line in ["berth_sandboxes_durable{copied=\"true\"} 1", "berth_snapshots_durable{copied=\"true\"} 1"] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
     // Whoever resumes it writes to another layer: the one before stays what it was.
     act(admin, &id, "resume", "Ready").await;
     assert!(is_from_memory(&platform, &id));
@@ -127,8 +134,15 @@ async fn one_host_alone_keeps_such_things_with_backups() {
     admin.until("no memories", async |_| memories(&platform).is_empty()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_the_store_lost_is_noticed_and_comes_there_again_with_the_host() {
+/// How many memories the store has whole, as far as rows know.
+async fn whole(platform: &Platform) -> i64 {
+    let query = "SELECT COUNT(*) FROM sandbox_memories WHERE archive_store IS NOT NULL AND archive_doubted = 0";
+    sql(query).fetch_one(&platform.app().db).await.expect("a count")
+}
+
+/// Has the store have something else of a sandbox's memory than was sent there: that is noticed once its host is lost, and sent again
+/// once that is back.
+async fn is_noticed(spoil: impl FnOnce(&Path, &[u8])) {
     let (platform, mut beta) = two().await;
     let admin = &platform.admin;
     let id = sandbox(admin).await;
@@ -137,21 +151,18 @@ async fn what_the_store_lost_is_noticed_and_comes_there_again_with_the_host() {
     pause(admin, &id).await;
     copied(admin, &path).await;
     let part = place(&platform).join(&memories(&platform)[0]).join("000001");
-    std::fs::remove_file(&part).expect("a part");
+    let kept = std::fs::read(&part).expect("a part");
+    spoil(&part, &kept);
     lose(&platform, &mut beta).await;
+    admin.until("it is noticed", async |_| whole(&platform).await == 0).await;
     doubted(admin, &path).await;
-    let whole = async || {
-        let query = "SELECT COUNT(*) FROM sandbox_memories WHERE archive_sha256 IS NOT NULL";
-        sql(query).fetch_one::<i64>(&platform.app().db).await.expect("a count")
-    };
-    admin.until("it is noticed", async |_| whole().await == 0).await;
     assert_eq!(host(admin, &id).await, json!(beta.id), "it stays where its memory is");
     beta.open().await;
     is(admin, &beta, "ready").await;
     copied(admin, &path).await;
-    assert!(part.exists());
+    assert_eq!(std::fs::read(&part).expect("a part"), kept);
+    // The host that got none of it was asked a moment ago.
     lose(&platform, &mut beta).await;
-    // The host was asked for a moment ago.
     platform.advance(3600);
     comes(&platform, &id).await;
     act(admin, &id, "resume", "Ready").await;
@@ -160,23 +171,91 @@ async fn what_the_store_lost_is_noticed_and_comes_there_again_with_the_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_is_missing_in_the_store_comes_there_again_with_the_host() {
+    is_noticed(|part, _| std::fs::remove_file(part).expect("a part")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_is_changed_in_the_store_comes_there_again_with_the_host() {
+    is_noticed(|part, kept| {
+        let mut changed = kept.to_vec();
+        changed[7] ^= 1;
+        std::fs::write(part, changed).expect("a part");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_that_is_shorter_in_the_store_comes_there_again_with_the_host() {
+    is_noticed(|part, kept| std::fs::write(part, &kept[1..]).expect("a part")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_of_the_store_notices_what_is_gone_while_its_host_has_it() {
+    let platform = Platform::start_with(with_backups).await;
+    let id = platform.admin.create_sandbox(json!({"template_id": "base"})).await;
+    platform.admin.sandbox_reaches(&id, "Ready").await;
+    pause(&platform.admin, &id).await;
+    copied(&platform.admin, &format!("/sandboxes/{id}")).await;
+    let before = stored(&platform);
+    for name in &before {
+        std::fs::remove_dir_all(place(&platform).join(name)).expect("a folder");
+    }
+    let platform = platform.crash_for(60).await;
+    platform.admin.until("all of it", async |_| stored(&platform) == before && whole(&platform).await == 1).await;
+    copied(&platform.admin, &format!("/sandboxes/{id}")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_starts_on_another_machine_gets_back_what_the_store_has() {
+    let mut platform = Platform::start_with(with_backups).await;
+    let admin = &platform.admin;
+    let [id, other] = [
+        admin.create_sandbox(json!({"template_id": "base"})).await,
+        admin.create_sandbox(json!({"template_id": "base"})).await,
+    ];
+    for (id, written) in [(&id, "kept"), (&other, "of the snapshot")] {
+        admin.sandbox_reaches(id, "Ready").await;
+        platform.sandboxes.write(id, written);
+    }
+    let taken = snapshot(admin, &other, true).await;
+    pause(admin, &id).await;
+    copied(admin, &format!("/sandboxes/{id}")).await;
+    deleted(admin, &other).await;
+    // The database is all that there is of the former machine.
+    platform.sandboxes = Arc::default();
+    let platform = platform.crash_and_restart().await;
+    let admin = &platform.admin;
+    act(admin, &id, "resume", "Ready").await;
+    let made = admin.create_sandbox(json!({"snapshot_id": taken})).await;
+    admin.sandbox_reaches(&made, "Ready").await;
+    for (id, written) in [(&id, "kept"), (&made, "of the snapshot")] {
+        assert_eq!((platform.sandboxes.read(id), is_from_memory(&platform, id)), (vec![written.to_owned()], true));
+    }
+    assert_eq!(platform.sandboxes.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_is_waited_for_and_nothing_is_written_into_its_place() {
     let platform = Platform::start_with(with_backups).await;
     let admin = &platform.admin;
-    let id = admin.create_sandbox(json!({"template_id": "base"})).await;
-    admin.sandbox_reaches(&id, "Ready").await;
-    let path = format!("/sandboxes/{id}");
-    let taken = format!("/snapshots/{}", snapshot(admin, &id, true).await);
+    let ids = [
+        admin.create_sandbox(json!({"template_id": "base"})).await,
+        admin.create_sandbox(json!({"template_id": "base"})).await,
+    ];
+    for id in &ids {
+        admin.sandbox_reaches(id, "Ready").await;
+    }
+    let [path, other] = ids.clone().map(|id| format!("/sandboxes/{id}"));
+    let taken = format!("/snapshots/{}", snapshot(admin, &ids[0], true).await);
+    // Its memory does not come before the store is away.
+    platform.sandboxes.refuse("memory_file", EngineError::Transient("not now".into()));
+    pause(admin, &ids[0]).await;
     let (folder, away) = (platform.config.backups.folder.clone(), platform.config.data_dir.join("away"));
     // As a share is away that is not mounted.
     std::fs::rename(&folder, &away).expect("a move");
-    pause(admin, &id).await;
-    let is_sealed = async || {
-        let sealed =
-            "SELECT COUNT(*) FROM sandboxes s JOIN sandbox_layers l ON l.id = s.layer_id WHERE l.state = 'making'";
-        sql(sealed).fetch_one::<i64>(&platform.app().db).await.expect("a count") == 1
-    };
-    admin.until("a look", async |_| is_sealed().await).await;
+    platform.sandboxes.allow("memory_file");
+    platform.advance(120);
     assert_eq!(admin.delete(&taken).await.status, 202);
     admin.until("its end", async |admin| admin.get(&taken).await.status == 404).await;
     // What was tried of it is tried again later.
@@ -186,6 +265,9 @@ async fn a_store_that_is_away_is_waited_for_and_nothing_is_written_into_its_plac
         sql(waiting).bind(now).fetch_one::<i64>(&platform.app().db).await.expect("a count") == 1
     };
     admin.until("its memory waits", async |_| waits().await).await;
+    // By now that is known.
+    let refused = admin.post(&format!("{other}/pause"), json!({"durable": true})).await;
+    refused.refused(409, "not_supported");
     assert_eq!(admin.get(&path).await.body["copied_at"], Value::Null);
     let is_empty = std::fs::read_dir(&folder).map_or(true, |mut entries| entries.next().is_none());
     assert!(is_empty, "nothing is written where it is not");
@@ -209,11 +291,7 @@ async fn another_store_gets_all_of_it_anew() {
     let before = stored(&platform);
     platform.config.backups.folder = platform.config.data_dir.join("others");
     let platform = platform.crash_and_restart().await;
-    let is_whole = async |platform: &Platform| {
-        std::fs::read_dir(&platform.config.backups.folder).is_ok_and(|mut entries| entries.next().is_some())
-            && stored(platform) == before
-    };
-    platform.admin.until("all of it", async |_| is_whole(&platform).await).await;
+    platform.admin.until("all of it", async |_| stored(&platform) == before).await;
     copied(&platform.admin, &path).await;
 }
 

@@ -39,8 +39,9 @@ pub async fn wait<T>(
         Ok(Stage::Underway {
             shown: format!("{name}: making the second copy, which outlives its host"),
             late: format!(
-                "{name} is kept on its own host, and its second copy is not whole after {seconds} s. It may come later; an \
-                 administrator finds in the log of the service what is in the way"
+                "{name} is kept on its own host, and its second copy is not whole after {seconds} s. It may come later, and \
+                 then stands beside it in: berth sandbox show, and berth sandbox snapshot list. An administrator finds in the log \
+                 of the service what is in the way"
             ),
         })
     };

@@ -125,7 +125,7 @@ pub fn snapshots(snapshots: &[Snapshot]) -> Table {
             output::or_dash(snapshot.message.as_deref()),
         ]
     });
-    let header = ["NAME", "STATUS", "HOLDS", "SECOND HOST", "AGE", "ID", "MESSAGE"];
+    let header = ["NAME", "STATUS", "HOLDS", "SECOND COPY", "AGE", "ID", "MESSAGE"];
     Table::new(header, rows, "No snapshots. Take one: berth sandbox snapshot create SANDBOX").cut()
 }
 

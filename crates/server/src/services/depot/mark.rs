@@ -48,6 +48,8 @@ impl<I: Id> Depot<I> {
             Some(by) if by == service.to_string() => Standing::Own,
             Some(_) => Standing::Others,
             None if mark.is_err() && has_things => Standing::Gone,
+            // Whoever marks that other place may not have come to it yet.
+            None if mark.is_err() && !self.is_in_a_store().await? => return Ok(Standing::Gone),
             None => {
                 let text = format!("{:#}\n", json!({"service": service.to_string()}));
                 self.put_at(self.below.clone().join(MARK), text.into()).await?;
@@ -58,6 +60,15 @@ impl<I: Id> Depot<I> {
         Ok(standing)
     }
 
+    /// Whether the place in which this one lies has its mark.
+    async fn is_in_a_store(&self) -> Result<bool, DepotError> {
+        let Some(within) = &self.within else { return Ok(true) };
+        match self.get_at(within.clone().join(MARK)).await {
+            Err(error) if error.is_missing() => Ok(false),
+            mark => mark.map(|_| true),
+        }
+    }
+
     /// Whether the last look found nothing where things are to lie.
     pub fn is_gone(&self) -> bool {
         *self.standing() == Some(Standing::Gone)
@@ -66,9 +77,9 @@ impl<I: Id> Depot<I> {
     /// Where the mark is, as an operator finds it.
     pub fn mark(&self) -> String {
         let path = self.below.clone().join(MARK);
-        match &self.config.s3 {
+        match &self.store.config.s3 {
             Some(s3) => format!("{path} in the bucket {}", s3.bucket),
-            None => self.config.folder.join(path.as_ref()).display().to_string(),
+            None => self.store.config.folder.join(path.as_ref()).display().to_string(),
         }
     }
 
@@ -105,6 +116,7 @@ mod tests {
 
     use super::super::tests::folder;
     use super::*;
+    use crate::config::Backups;
 
     #[tokio::test]
     async fn an_empty_folder_is_not_the_place_of_what_rows_name() {
@@ -118,6 +130,19 @@ mod tests {
         // As the operator says that this is the place.
         std::fs::write(folder(dir.path()).mark(), "").unwrap();
         assert_eq!(look(other, true).await, Standing::Own);
+    }
+
+    #[tokio::test]
+    async fn a_place_in_another_one_is_not_there_before_that() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Backups { folder: dir.path().to_owned(), ..Backups::default() };
+        let inner = Depot::<BackupId>::inside(&config, "database", "inner").unwrap();
+        let own = HostId(uuid::Uuid::from_u128(1));
+        assert_eq!(inner.look(own, false).await.unwrap(), Standing::Gone);
+        assert!(!dir.path().join("database/inner").exists());
+        assert_eq!(folder(dir.path()).look(own, false).await.unwrap(), Standing::Own);
+        assert_eq!(inner.look(own, false).await.unwrap(), Standing::Own);
+        assert!(dir.path().join("database/inner/berth.json").exists());
     }
 
     #[test]

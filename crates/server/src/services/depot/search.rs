@@ -14,7 +14,7 @@ use berth_host::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::mark::sift;
-use super::{Depot, Id, Standing};
+use super::{Depot, DepotError, Id, Standing};
 use crate::db::DbError;
 use crate::work::lifecycle::StepError;
 
@@ -30,7 +30,19 @@ pub trait Keeps<I: Id>: Send + Sync {
     async fn lies_in(&self, store: &str) -> Result<bool, DbError>;
 
     /// All that may be there.
-    async fn named(&self) -> Result<HashSet<I>, DbError>;
+    async fn named(&self, store: &str) -> Result<HashSet<I>, DbError>;
+
+    /// All that is there whole, as far as rows know, if somebody else can send it again.
+    async fn whole(&self, store: &str) -> Result<HashSet<I>, DbError> {
+        let _ = store;
+        Ok(HashSet::new())
+    }
+
+    /// Records that nothing is there of one of these.
+    async fn doubt(&self, store: &str, id: I) -> Result<(), DbError> {
+        let _ = (store, id);
+        Ok(())
+    }
 }
 
 /// A service's place in the store, and its rows.
@@ -50,7 +62,9 @@ impl<I: Id> Searcher<'_, I> {
     /// It is another one, or cannot be used.
     pub async fn in_place(&self) -> Result<Standing, StepError> {
         let has_things = self.keeps.lies_in(self.depot.name()).await?;
-        let away = |error: &super::DepotError| tracing::warn!(%error, "the store cannot be used; trying again");
+        let place = self.depot.mark();
+        let away =
+            |error: &DepotError| tracing::warn!(%error, place, "the store of backups cannot be used; trying again");
         match self.depot.look(self.service, has_things).await.inspect_err(away)? {
             Standing::Gone => Err(EngineError::Transient("the store of backups is not in its place".into()).into()),
             standing => Ok(standing),
@@ -73,7 +87,12 @@ impl<I: Id> Searcher<'_, I> {
                 self.tell(found, is_gone);
                 said = Some((found, is_gone));
             }
-            if found != Some(Standing::Own) || searched.is_some_and(|at| at.elapsed() < SEARCH) {
+            if found != Some(Standing::Own) {
+                // It may be another one once it is there again.
+                searched = None;
+                continue;
+            }
+            if searched.is_some_and(|at| at.elapsed() < SEARCH) {
                 continue;
             }
             match self.sweep(clock, days).await {
@@ -104,16 +123,26 @@ impl<I: Id> Searcher<'_, I> {
     }
 
     async fn sweep(&self, clock: &Clock, days: i64) -> Result<()> {
-        // What is there is listed first: what comes meanwhile has a row before.
+        let store = self.depot.name();
+        // What is whole is asked for before it is listed, and what is named after that: what comes meanwhile is neither missing
+        // nor nobody's.
+        let whole = self.keeps.whole(store).await?;
         let there = self.depot.all().await.map_err(Error::unavailable)?;
-        let known = self.keeps.named().await?;
+        for id in whole.difference(&there) {
+            tracing::error!(%id, store, "it is not in the store any more");
+            self.keeps.doubt(store, *id).await?;
+        }
+        let known = self.keeps.named(store).await?;
         let before = self.depot.unnamed().await.map_err(Error::unavailable)?;
         let (noted, go) = sift(&(&there - &known), &before, clock.now(), days);
         if noted != before {
             self.depot.note_unnamed(&noted).await.map_err(Error::unavailable)?;
         }
         for id in go {
-            tracing::warn!(%id, "removing from the store what no row names");
+            if self.keeps.named(store).await?.contains(&id) {
+                continue;
+            }
+            tracing::warn!(%id, store, "removing from the store what no row names");
             self.depot.clear(id).await.map_err(Error::unavailable)?;
         }
         Ok(())

@@ -9,6 +9,7 @@
 //! - What a checkpoint leads to is written before the checkpoint, so that one that was interrupted finds itself.
 
 pub mod api;
+mod coming_back;
 mod metrics;
 pub mod ops;
 pub mod reconcile;
@@ -30,6 +31,7 @@ use berth_domain::resource_usage::Kind;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
@@ -48,6 +50,7 @@ use crate::db::{Db, DbError, Tx, usage};
 use crate::http::auth::{AnyOf, Right};
 use crate::work::Poker;
 use crate::work::lifecycle::{Life, Lifecycle};
+use coming_back::ComingBack;
 use service::Inner;
 use under_way::Builds;
 use warm::WarmPool;
@@ -58,6 +61,8 @@ pub use service::Sandboxes;
 const ARCHIVES: &str = "sandboxes";
 /// Layers and memories that are removed at the same time.
 const REMOVERS: usize = 4;
+/// Those of them that may be removed from the store of backups at the same time: it may be away.
+const CLEARERS: usize = 2;
 /// Between two looks at sandboxes that are being put away.
 const PAUSING_LOOK: Duration = Duration::from_millis(200);
 /// Templates that are worked on at the same time.
@@ -70,7 +75,7 @@ impl Sandboxes {
         let warm = Mutex::new([(fleet.own(), Arc::new(here))].into());
         let (builds, lost) = (Builds::new(config.sandbox.builders), Lost::new(&config.data_dir, config.lost.days));
         let (began_at, overcommit, catalog) = (clock.now(), config.overcommit(), config.catalog.clone());
-        let depot = Depot::of(&config.backups, &format!("{database}/{ARCHIVES}"));
+        let depot = Depot::inside(&config.backups, database, ARCHIVES);
         let config = config.sandbox.clone();
         let silent = Mutex::default();
         let travels = travels::Travels::default();
@@ -90,6 +95,8 @@ impl Sandboxes {
             silent,
             travels,
             depot,
+            clearing: Semaphore::new(CLEARERS),
+            coming_back: ComingBack::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -105,6 +112,9 @@ impl Sandboxes {
         store::layer::bring_home(&mut tx, self.host()).await?;
         store::memory::bring_home(&mut tx, self.host()).await?;
         tx.commit().await?;
+        if let Err(error) = reconcile::archive::fetch::look_back(self).await {
+            tracing::warn!(?error, "nobody knows what this host lacks of what the store of backups has");
+        }
         reconcile::warm::prepare(self).await?;
         reconcile::template::prepare(self).await
     }
@@ -128,6 +138,7 @@ impl Sandboxes {
         tasks.spawn(reconcile::drain::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::durable::watch(self.clone(), stop.clone()));
         tasks.spawn(reconcile::archive::search(self.clone(), stop.clone()));
+        tasks.spawn(reconcile::archive::fetch::bring_back(self.clone(), stop.clone()));
         let (rounds, to_write) = metrics::channel();
         tasks.spawn(metrics::sample(self.clone(), rounds, stop.clone()));
         tasks.spawn(metrics::write(self.clone(), to_write, stop.clone()));
@@ -166,6 +177,16 @@ impl Sandboxes {
             "# HELP berth_sandboxes_unlimited_total Machines that run without the limits that their host could set.\n\
              # TYPE berth_sandboxes_unlimited_total counter\nberth_sandboxes_unlimited_total {unlimited}\n"
         ));
+        for (table, what) in [("sandboxes", "Sandboxes"), ("snapshots", "Snapshots")] {
+            text.push_str(&format!(
+                "# HELP berth_{table}_durable {what} that are to outlive their host, by whether there is a second copy.\n\
+                 # TYPE berth_{table}_durable gauge\n"
+            ));
+            let (copied, lacking) = store::durable::counts(self.db(), table == "snapshots").await?;
+            for (is_copied, count) in [(true, copied), (false, lacking)] {
+                text.push_str(&format!("berth_{table}_durable{{copied=\"{is_copied}\"}} {count}\n"));
+            }
+        }
         text.push_str(&self.travels().lines());
         Ok(text)
     }

@@ -10,7 +10,9 @@ use berth_host::EngineError;
 use berth_host::clock::Clock;
 use berth_host::lost::Lost;
 use berth_host::sandbox::SandboxEngine;
+use tokio::sync::Semaphore;
 
+use super::coming_back::ComingBack;
 use super::store::archive::Thing;
 use super::travels::Travels;
 use super::under_way::{Builds, Carried, Carrying};
@@ -46,6 +48,10 @@ pub(super) struct Inner {
     pub travels: Travels,
     /// Where what is to outlive its host may be kept; none where the operator named no place.
     pub depot: Option<Depot<Thing>>,
+    /// Turns of those who remove something from there.
+    pub clearing: Semaphore,
+    /// What the service's own host lacks, and gets from there.
+    pub coming_back: ComingBack,
 }
 
 impl Sandboxes {
@@ -57,10 +63,12 @@ impl Sandboxes {
         &self.inner.clock
     }
 
-    /// Since when time counts for deadlines of what is on a host: not while no service ran, nor while that host did not answer.
+    /// Since when time counts for deadlines of what is on a host: not while no service ran, nor while that host did not answer, or
+    /// got back what it lacked.
     pub(in crate::services::sandbox) fn counts_since(&self, host: HostId) -> Timestamp {
-        let silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        silent.get(&host).map_or(self.inner.began_at, |at| self.inner.began_at.max(*at))
+        let silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner).get(&host).copied();
+        let came_back = self.coming_back().ended().filter(|_| host == self.host());
+        [silent, came_back].into_iter().flatten().fold(self.inner.began_at, Timestamp::max)
     }
 
     /// When the service began.
@@ -84,6 +92,16 @@ impl Sandboxes {
     /// The store of backups; none where the operator named no place.
     pub(in crate::services::sandbox) fn depot(&self) -> Option<&Depot<Thing>> {
         self.inner.depot.as_ref()
+    }
+
+    /// Turns of those who remove something from the store.
+    pub(in crate::services::sandbox) fn clearing(&self) -> &Semaphore {
+        &self.inner.clearing
+    }
+
+    /// What the service's own host lacks, and gets from the store.
+    pub(in crate::services::sandbox) fn coming_back(&self) -> &ComingBack {
+        &self.inner.coming_back
     }
 
     /// The hosts that machines can be on.

@@ -7,17 +7,29 @@ use berth_domain::{Code, Error, Result};
 use super::admit_stored;
 use crate::db::Tx;
 use crate::http::auth::Scope;
+use crate::services::depot::Depot;
 use crate::services::placement::states;
 use crate::services::sandbox::{Sandboxes, store};
 
 /// Refuses to have a disk with this top, and the memory with it, outlive its host where nothing else can have it, where the disk lies
 /// on too many layers, and where the project keeps as much as it may already.
 pub(super) async fn admit(tx: &mut Tx, sandboxes: &Sandboxes, scope: &Scope, top: Option<LayerId>) -> Result<()> {
-    let is_kept_on_hosts = sandboxes.config().durable_in == Place::Hosts;
-    if is_kept_on_hosts && states(&mut *tx).await?.len() < 2 {
-        let message = "Nothing outlives the one host that this platform has. Leave out 'durable', or have an administrator add \
-             another host (berth admin host add NAME) or keep such things with backups ([sandbox] durable_in).";
-        return Err(Error::new(Code::NotSupported, message));
+    let refused = |message: &str| Err(Error::new(Code::NotSupported, message));
+    match sandboxes.config().durable_in {
+        Place::Hosts if states(&mut *tx).await?.len() < 2 => {
+            return refused(
+                "Nothing outlives the one host that this platform has. Leave out 'durable', or have an administrator add another \
+                 host (berth admin host add NAME) or keep such things with backups (durable_in = \"backups\" below [sandbox], and \
+                 a place below [backups]).",
+            );
+        }
+        Place::Backups if sandboxes.depot().is_some_and(Depot::is_gone) => {
+            return refused(
+                "The store that keeps what outlives its host is not in its place. Leave out 'durable', or have an administrator \
+                 bring it back: the log of the service names it.",
+            );
+        }
+        Place::Hosts | Place::Backups => {}
     }
     let layers = match top {
         Some(top) => frozen(tx, top).await?,

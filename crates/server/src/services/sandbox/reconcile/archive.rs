@@ -1,12 +1,12 @@
-//! Brings layers and memories that stand still to the store of backups, and from there to hosts.
+//! Brings layers and memories that stand still to the store of backups; [`fetch`] brings them from there to hosts.
 //!
 //! A row names the store before anything of it is there, so that whoever removes it removes it there, too, and says what it
-//! hashes to once all of it is. That is what a host compares with what it gets, so that nobody need trust the store. What broke
-//! off is sent anew from its beginning.
+//! hashes to once all of it is. That is what is compared with what comes from there, so that nothing is taken that the store
+//! changed. What broke off goes on behind the parts that are there: what has an id never changes.
 
-use std::collections::HashSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+pub mod fetch;
+
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,12 +16,10 @@ use berth_host::EngineError;
 use berth_host::sandbox::{ImageFile, SandboxEngine};
 use berth_host::vm::Content;
 use bytes::Bytes;
-use futures::stream::{self, StreamExt};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
-use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
 use super::{StepError, fault};
@@ -47,8 +45,18 @@ impl Keeps<Thing> for Sandboxes {
         store::archive::lies_in(self.db(), store).await
     }
 
-    async fn named(&self) -> Result<HashSet<Thing>, DbError> {
-        store::archive::named(self.db()).await
+    async fn named(&self, store: &str) -> Result<HashSet<Thing>, DbError> {
+        store::archive::named(self.db(), store).await
+    }
+
+    async fn whole(&self, store: &str) -> Result<HashSet<Thing>, DbError> {
+        store::archive::whole(self.db(), store).await
+    }
+
+    async fn doubt(&self, store: &str, thing: Thing) -> Result<(), DbError> {
+        let mut tx = self.db().begin().await?;
+        store::archive::doubt(&mut tx, thing, store).await?;
+        tx.commit().await
     }
 }
 
@@ -122,7 +130,7 @@ pub(super) async fn keep(sandboxes: &Sandboxes, thing: Thing, from: HostId) -> R
     fault("archive", "keep", "begun").await?;
     let began = Instant::now();
     let sent = bring(sandboxes, depot, thing, from).await;
-    if store::archive::find(sandboxes.db(), thing).await?.is_none_or(|archived| archived.store != depot.name()) {
+    if !store::archive::is_kept(sandboxes.db(), thing).await? {
         // It goes, or has gone, and what was removed with it came afterwards.
         return depot.clear(thing).await.map_err(away);
     }
@@ -136,41 +144,41 @@ async fn bring(sandboxes: &Sandboxes, depot: &Depot<Thing>, thing: Thing, from: 
     let engine = sandboxes.engine_of(Some(from))?;
     let silent = |_| EngineError::Transient("its host does not say what it has of it".into());
     let file = timeout(ANSWER, thing.file(&*engine)).await.map_err(silent)??;
-    let parts = send(&*engine, depot, thing, &file).await?;
+    // Of what was wrong, nothing is relied on.
+    let is_doubted = store::archive::find(sandboxes.db(), thing).await?.is_some();
+    let there = if is_doubted { HashMap::new() } else { depot.parts(thing).await.map_err(away)? };
+    let parts = send(&*engine, depot, (thing, &file), &there).await?;
     depot.keep(thing, parts).await.map_err(away)?;
     depot.describe(thing, &about(&file, parts)).await.map_err(away)?;
     fault("archive", "keep", "sent").await?;
+    // A share that was unmounted meanwhile is a folder of this machine.
+    in_place(sandboxes).await?;
     let mut tx = sandboxes.db().begin().await?;
     store::archive::end(&mut tx, thing, depot.name(), &file).await?;
     tx.commit().await?;
     Ok(file.bytes)
 }
 
-/// Puts a file part by part; how many there are. What came is what the host said that it is.
+/// Puts a file part by part, but for those that are there; how many there are. What came is what the host said that it is.
 async fn send(
     engine: &dyn SandboxEngine,
     depot: &Depot<Thing>,
-    thing: Thing,
-    file: &ImageFile,
+    (thing, file): (Thing, &ImageFile),
+    there: &HashMap<i64, u64>,
 ) -> Result<i64, StepError> {
     let mut content = thing.read(engine, file).await?;
     let (mut left, mut number, mut hash) = (file.bytes, 0, Sha256::new());
-    let broke_off = |error: String| EngineError::Transient(format!("what its host sent broke off: {error}"));
     while left > 0 {
         let length = PART.min(left);
-        let mut part = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
-        let read = timeout(SILENCE, (&mut content).take(length).read_to_end(&mut part)).await;
-        read.map_err(|silent| broke_off(silent.to_string()))?.map_err(|error| broke_off(error.to_string()))?;
-        if part.len() as u64 != length {
-            return Err(broke_off(format!("{left} bytes are missing")).into());
-        }
-        let part = Bytes::from(part);
+        let part = next_part(&mut content, length).await?;
         // Hashing a part takes a moment that others of this thread would have to wait for.
         let hashed = part.clone();
         let hashing = tokio::task::spawn_blocking(move || hash.chain_update(&hashed));
-        hash = hashing.await.map_err(|error| broke_off(error.to_string()))?;
+        hash = hashing.await.map_err(|error| broke_off(&error.to_string()))?;
         number += 1;
-        depot.put(thing, number, part).await.map_err(away)?;
+        if there.get(&number) != Some(&length) {
+            depot.put(thing, number, part).await.map_err(away)?;
+        }
         fault("archive", "keep", "part").await?;
         left -= length;
     }
@@ -180,79 +188,36 @@ async fn send(
     Ok(number)
 }
 
+/// The next bytes of what a host sends, so many.
+async fn next_part(content: &mut Box<dyn Content>, length: u64) -> Result<Bytes, EngineError> {
+    let mut part = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
+    let read = timeout(SILENCE, content.take(length).read_to_end(&mut part)).await;
+    read.map_err(|silent| broke_off(&silent.to_string()))?.map_err(|error| broke_off(&error.to_string()))?;
+    if part.len() as u64 == length { Ok(part.into()) } else { Err(broke_off("bytes are missing")) }
+}
+
+fn broke_off(how: &str) -> EngineError {
+    EngineError::Transient(format!("what its host sent broke off: {how}"))
+}
+
 /// What stands beside the parts, for whoever has nothing but the store.
 fn about(file: &ImageFile, parts: i64) -> serde_json::Value {
     json!({
         "parts": parts, "size_bytes": file.bytes, "sha256": file.sha256,
-        "format": "its parts in the order of their names: a layer is qcow2, a memory an archive",
+        "format": "its parts in the order of their names: of a layer qcow2, of a memory what one host sends to another",
     })
 }
 
-/// Whether the store can be asked for all of something: then its length and what it hashes to.
-pub(super) async fn whole(sandboxes: &Sandboxes, thing: Thing) -> Result<Option<ImageFile>, StepError> {
-    let Some(name) = sandboxes.depot().map(Depot::name) else { return Ok(None) };
-    let archived = store::archive::find(sandboxes.db(), thing).await?.filter(|archived| archived.store == name);
-    Ok(archived.and_then(|archived| archived.file))
-}
-
-/// Brings something from the store to a host; answers how many bytes that took, none where it was there already. What the host
-/// gets is compared with what the row says.
-pub(super) async fn fetch(
-    sandboxes: &Sandboxes,
-    to: &dyn SandboxEngine,
-    (thing, file): (Thing, &ImageFile),
-) -> Result<u64, StepError> {
-    let depot = in_place(sandboxes).await?;
-    if !thing.expect(to, file).await? {
-        return Ok(0);
-    }
-    fault("archive", "fetch", "expected").await?;
-    let parts = file.bytes.div_ceil(PART);
-    let missing = Arc::new(AtomicBool::new(false));
-    let content = StreamReader::new(Box::pin(parts_of(depot.clone(), thing, parts, missing.clone())));
-    let taken = thing.take(to, file, Box::new(content)).await;
-    fault("archive", "fetch", "taken").await?;
-    if missing.load(Ordering::Relaxed) {
-        let mut tx = sandboxes.db().begin().await?;
-        store::archive::doubt(&mut tx, thing).await?;
-        tx.commit().await?;
-        tracing::error!(%thing, "a part of it is not in the store of backups");
-        return Err(EngineError::Permanent("a part of it is missing in the store of backups".into()).into());
-    }
-    taken?;
-    Ok(file.bytes)
-}
-
-/// The parts of something, each asked for when the one before was taken.
-fn parts_of(
-    depot: Depot<Thing>,
-    thing: Thing,
-    parts: u64,
-    missing: Arc<AtomicBool>,
-) -> impl futures::Stream<Item = std::io::Result<Bytes>> + Send {
-    stream::iter(1..=i64::try_from(parts).unwrap_or(i64::MAX)).then(move |number| {
-        let (depot, missing) = (depot.clone(), missing.clone());
-        async move {
-            depot.get(thing, number).await.map_err(|error| {
-                if error.is_missing() {
-                    missing.store(true, Ordering::Relaxed);
-                } else {
-                    tracing::warn!(%thing, %error, "the store of backups cannot be read; trying again");
-                }
-                std::io::Error::other("the store of backups cannot be read")
-            })
-        }
-    })
-}
-
-/// Removes what the store has of something that goes; fine where that is nothing, or another store.
+/// Removes what the store has of something that goes; fine where that is nothing, or another store. Where it does not answer, few
+/// wait for it: others that go have nothing there.
 pub(super) async fn clear(sandboxes: &Sandboxes, thing: Thing) -> Result<(), StepError> {
-    let Some(store) = store::archive::of_going(sandboxes.db(), thing).await? else { return Ok(()) };
-    if sandboxes.depot().map(Depot::name) != Some(&*store) {
-        tracing::warn!(%thing, store, "it stays in a store that is not configured, where nobody owns it any more");
+    let Some(depot) = sandboxes.depot() else { return Ok(()) };
+    if !store::archive::may_be_in(sandboxes.db(), thing, depot.name()).await? {
         return Ok(());
     }
-    let depot = in_place(sandboxes).await?;
+    let busy = |_| EngineError::Transient("others are removed from the store of backups; trying again".into());
+    let _turn = sandboxes.clearing().try_acquire().map_err(busy)?;
+    in_place(sandboxes).await?;
     depot.clear(thing).await.map_err(away)?;
     fault("archive", "clear", "done").await
 }

@@ -6,19 +6,23 @@
 //! then the memory comes. Everything is decided by rows (`domain::sandbox::durable`), every few seconds anew; whatever broke off
 //! is found again by whichever service looks next. Organizations take turns, and whose host is lost waits for nobody.
 
+mod way;
+
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 use std::time::Duration;
 
 use berth_domain::Timestamp;
 use berth_domain::host::State;
 use berth_domain::ids::{HostId, LayerId, MemoryId, OrgId};
-use berth_domain::sandbox::durable::{Hosts, Keeping, Platform, Remembered, Resting, Second, keeping};
+use berth_domain::sandbox::durable::{
+    Hosts, Keeping, Platform, Remembered, Resting, Second, is_stored, is_whole_in, keeping,
+};
 use berth_domain::sandbox::layer_copy::{CopyState, Lying, lacking};
 use berth_domain::sandbox::{Phase, Wish};
-use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio::task::{Id, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use self::way::{Goal, Way};
 use super::capacity::{Asked, Offers, offers, place};
 use super::memory_travel::{self, Travelled};
 use super::sandbox::SandboxLife;
@@ -47,7 +51,7 @@ const REFUSED: i64 = 3600;
 const BEGINNING: i64 = 30;
 /// While so many layers come to hosts, no others are wished: what is made or leaves its host goes first.
 const COMING: i64 = 8;
-/// What is carried at a time: memories to hosts, and disks with their memories to the store.
+/// Memories that are carried to hosts at a time, and what is carried to the store at a time.
 const CARRIERS: usize = 2;
 /// How long a memory may take to come to a host.
 const CARRYING: Duration = Duration::from_hours(1);
@@ -76,46 +80,14 @@ struct Keeper {
     rest: HashMap<Durable, (AtRest, Timestamp)>,
     /// When a host was looked for.
     asked: HashMap<Durable, Timestamp>,
+    /// When something of an organization was carried last.
+    turns: HashMap<OrgId, Timestamp>,
     /// Hosts that did not take a memory, and when.
     refused: HashMap<(MemoryId, HostId), Timestamp>,
     /// What is carried, each by a task.
     carriers: JoinSet<Result<Travelled, StepError>>,
     /// What each of these tasks carries.
     on_their_way: HashMap<Id, Way>,
-}
-
-/// The way of a memory to a second host, or of what the store lacks to there.
-struct Way {
-    at: AtRest,
-    to: Goal,
-    carrier: AbortHandle,
-}
-
-/// Where something is carried to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Goal {
-    /// A memory to a host.
-    Host(HostId),
-    /// These to the store.
-    Store(Vec<Thing>),
-}
-
-impl Goal {
-    const fn host(&self) -> Option<HostId> {
-        match self {
-            Self::Host(host) => Some(*host),
-            Self::Store(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for Goal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Host(host) => write!(f, "host {host}"),
-            Self::Store(_) => f.write_str("the store of backups"),
-        }
-    }
 }
 
 /// What one look found and did so far.
@@ -156,6 +128,7 @@ impl Keeper {
             hosts: Hosts::default(),
             rest: HashMap::new(),
             asked: HashMap::new(),
+            turns: HashMap::new(),
             refused: HashMap::new(),
             carriers: JoinSet::new(),
             on_their_way: HashMap::new(),
@@ -175,8 +148,16 @@ impl Keeper {
         let known: HashSet<_> = all.iter().map(|it| it.durable).collect();
         self.rest.retain(|durable, _| known.contains(durable));
         self.asked.retain(|durable, _| known.contains(durable));
-        // Whose host is lost waits for nobody's copies.
-        all.sort_by_key(|at| self.hosts.reachable.contains(&self.home(at)));
+        for way in self.on_their_way.values().filter(|way| way.to.host().is_none()) {
+            if !known.contains(&way.at.durable) {
+                // It was resumed, or goes.
+                way.carrier.abort();
+            }
+        }
+        // Whose host is lost waits for nobody's copies; of others, those come first who had no turn for the longest time.
+        self.turns.retain(|org, _| all.iter().any(|at| at.org == *org));
+        let turn = |at: &AtRest| self.turns.get(&at.org).copied();
+        all.sort_by_key(|at| (self.hosts.reachable.contains(&self.home(at)), turn(at)));
         let mut round = Round::default();
         for at in all {
             let rests = self.rest.get(&at.durable).is_some_and(|(seen, until)| *seen == at && now < *until);
@@ -205,7 +186,7 @@ impl Keeper {
         self.rest.clear();
         self.asked.clear();
         for way in self.on_their_way.values() {
-            let ends = way.to.host().into_iter().chain([self.home(&way.at)]);
+            let ends = way.to.host().into_iter().chain(way.from);
             if ends.into_iter().any(|host| !self.hosts.reachable.contains(&host)) {
                 way.carrier.abort();
             }
@@ -221,7 +202,7 @@ impl Keeper {
             match ended {
                 Ok((_, Ok(Travelled::There))) => {}
                 Ok((_, Ok(Travelled::Refused(reason) | Travelled::NoRoom(reason)))) => {
-                    tracing::warn!(%durable, %to, reason, "a second host does not take its memory");
+                    tracing::warn!(%durable, %to, reason, "a host does not get its memory");
                     self.refused.extend(at.memory.zip(to.host()).map(|refused| (refused, now)));
                     self.asked.remove(&durable);
                 }
@@ -247,7 +228,19 @@ impl Keeper {
         let hosts = self.hosts_for(at);
         let resting = Resting { chain: &chain, memory: memory.as_ref(), home };
         let next = keeping(resting, platform(&self.sandboxes, &hosts));
-        if !matches!(next, Keeping::Kept(_) | Keeping::GoesOver(_)) && at.copy.is_some() {
+        let is_lost = !hosts.reachable.contains(&home);
+        if is_lost && now < self.sandboxes.began_at().plus_seconds(BEGINNING) {
+            return Ok(SOON);
+        }
+        // What comes from the store to another host is in the store all the while.
+        let is_there = match next {
+            Keeping::Kept(_) | Keeping::GoesOver(_) => true,
+            Keeping::Asks | Keeping::Waits | Keeping::Remembers(_) => {
+                is_lost && is_stored(resting, self.sandboxes.depot().map(Depot::name))
+            }
+            Keeping::Stores | Keeping::Lost => false,
+        };
+        if !is_there && at.copy.is_some() {
             self.set_copy(at, None).await?;
         }
         Ok(match next {
@@ -265,7 +258,6 @@ impl Keeper {
             Keeping::Remembers(host) => self.carry(at, host),
             Keeping::Waits => SOON,
             Keeping::Asks => self.ask(at, base, round, now).await?,
-            Keeping::GoesOver(_) if now < self.sandboxes.began_at().plus_seconds(BEGINNING) => SOON,
             Keeping::GoesOver(host) => {
                 if self.go_over(at, (home, host), now).await? {
                     0
@@ -273,7 +265,10 @@ impl Keeper {
                     AGAIN
                 }
             }
-            Keeping::Lost => AGAIN,
+            Keeping::Lost => {
+                tracing::warn!(durable = %at.durable, %home, "its host is lost, and neither another one nor the configured store has all of it");
+                AGAIN
+            }
         })
     }
 
@@ -314,39 +309,38 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether somebody is free to carry something of this one, and carries no other one of its organization.
-    fn is_its_turn(&self, at: &AtRest) -> bool {
-        self.carriers.len() < CARRIERS && self.on_their_way.values().all(|way| way.at.org != at.org)
+    /// Whether somebody is free to carry something of this one, to hosts or to the store, and carries no other one of its organization.
+    fn is_its_turn(&self, at: &AtRest, is_to_host: bool) -> bool {
+        let mut same = self.on_their_way.values().filter(|way| way.to.host().is_some() == is_to_host);
+        same.clone().count() < CARRIERS && same.all(|way| way.at.org != at.org)
     }
 
     /// Has its memory brought to a host.
     fn carry(&mut self, at: &AtRest, host: HostId) -> i64 {
-        let Some(memory) = at.memory.filter(|_| self.is_its_turn(at)) else { return SOON };
+        let Some(memory) = at.memory.filter(|_| self.is_its_turn(at, true)) else { return SOON };
         let sandboxes = self.sandboxes.clone();
         let carry = async move { memory_travel::bring(&sandboxes, memory, host, CARRYING).await };
         self.begin(at, Goal::Host(host), carry)
     }
 
-    /// Has what the store lacks of it brought there, but for what is on its way: the lowest layer first, and its memory last.
+    /// Has something that the store lacks of it brought there: the lowest layer first, and its memory last.
     fn archive(&mut self, at: &AtRest, chain: &[Lying], memory: Option<&Remembered>) -> i64 {
         let Some(store) = self.sandboxes.depot().map(Depot::name) else { return AGAIN };
-        let layers = chain.iter().rev().filter(|layer| !layer.is_archived_in(store)).map(|it| Thing::Layer(it.layer));
-        let lacks_memory = memory.is_some_and(|memory| memory.archived_in.as_deref() != Some(store));
-        let things: Vec<_> = layers.chain(at.memory.filter(|_| lacks_memory).map(Thing::Memory)).collect();
-        let is_coming = |thing: &Thing| {
-            self.on_their_way.values().any(|way| matches!(&way.to, Goal::Store(others) if others.contains(thing)))
+        let layer = chain.iter().rev().find(|layer| !is_whole_in(layer.archive.as_ref(), store));
+        let memory = at.memory.filter(|_| memory.is_some_and(|memory| !is_whole_in(memory.archive.as_ref(), store)));
+        let Some(thing) = layer.map(|layer| Thing::Layer(layer.layer)).or(memory.map(Thing::Memory)) else {
+            return SOON;
         };
-        if !self.is_its_turn(at) || things.iter().any(is_coming) {
+        let to = Goal::Store(thing);
+        if !self.is_its_turn(at, false) || self.on_their_way.values().any(|way| way.to == to) {
             return SOON;
         }
-        let (sandboxes, all, home) = (self.sandboxes.clone(), things.clone(), self.home(at));
+        let (sandboxes, home) = (self.sandboxes.clone(), self.home(at));
         let carry = async move {
-            for thing in all {
-                archive::keep(&sandboxes, thing, home).await?;
-            }
+            archive::keep(&sandboxes, thing, home).await?;
             Ok(Travelled::There)
         };
-        self.begin(at, Goal::Store(things), carry)
+        self.begin(at, to, carry)
     }
 
     fn begin(
@@ -355,8 +349,10 @@ impl Keeper {
         to: Goal,
         carry: impl Future<Output = Result<Travelled, StepError>> + Send + 'static,
     ) -> i64 {
+        let from = Some(self.home(at)).filter(|home| self.hosts.reachable.contains(home));
         let carrier = self.carriers.spawn(carry);
-        self.on_their_way.insert(carrier.id(), Way { at: *at, to, carrier });
+        self.turns.insert(at.org, self.sandboxes.clock().now());
+        self.on_their_way.insert(carrier.id(), Way { at: *at, from, to, carrier });
         0
     }
 
@@ -369,7 +365,7 @@ impl Keeper {
         }
         let (db, home, takers) = (self.sandboxes.db(), self.home(at), self.hosts_for(at).takers);
         if takers.iter().all(|host| *host == home) {
-            tracing::warn!(durable = %at.durable, %home, "there is no second host that takes it; looking again later");
+            tracing::warn!(durable = %at.durable, %home, "there is no other host that takes it; looking again later");
             return Ok(AGAIN);
         }
         if store::layer_copy::coming(db).await? >= COMING || !round.asked.insert(at.org) {
@@ -398,7 +394,7 @@ impl Keeper {
             }
             Ok(_) => {}
             Err(refusal) => {
-                tracing::warn!(durable = %at.durable, hosts = ?refusal.hosts, "no second host takes a copy; asking again later");
+                tracing::warn!(durable = %at.durable, hosts = ?refusal.hosts, "no other host takes a copy; asking again later");
             }
         }
         Ok(SOON)
@@ -432,7 +428,8 @@ impl Keeper {
             self.set_copy(at, None).await?;
             return Ok(false);
         }
-        store::durable::set_copy(&mut tx, at.durable, None).await?;
+        // What the store has it still has.
+        store::durable::set_copy(&mut tx, at.durable, at.copy.filter(|copy| copy.host.is_none())).await?;
         tx.commit().await?;
         tracing::info!(durable = %at.durable, %from, %to, "its host is lost; it is at home on another one");
         Ok(true)
@@ -468,7 +465,7 @@ async fn remembered(on: impl On, sandboxes: &Sandboxes, at: &AtRest) -> Result<O
     Ok(found.map(|memory| Remembered {
         home: memory.host.unwrap_or_else(|| sandboxes.host()),
         copy: memory.other_host.filter(|_| memory.copied),
-        archived_in: memory.archived_in,
+        archive: memory.archive,
     }))
 }
 

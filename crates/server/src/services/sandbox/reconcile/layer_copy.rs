@@ -1,4 +1,4 @@
-//! Brings layers of templates to hosts on which sandboxes of these are to be.
+//! Brings layers to other hosts than their own: where sandboxes of a template are to be, and what leaves its host or is to outlive it.
 //!
 //! A copy is wished by a row before anything of it is on its host, and read on any host that has the layer, or else in the store
 //! of backups. What broke off is
@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use berth_domain::host::State;
 use berth_domain::ids::{HostId, LayerCopyId};
 use berth_domain::sandbox::layer_copy::{CopyState, CopyStep, next};
 use berth_domain::{Result, Timestamp};
@@ -14,6 +15,7 @@ use berth_host::sandbox::SandboxEngine;
 use berth_host::sandbox::travel::carry_layer;
 
 use super::{StepError, archive, fault};
+use crate::services::placement::state_of;
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
 use crate::services::sandbox::store::archive::Thing;
@@ -41,31 +43,43 @@ impl LayerCopyLife {
         Self { sandboxes }
     }
 
-    /// The first host of those that have the layer that can be asked.
-    async fn source(&self, copy: &CopyRow) -> Result<Option<HostId>, StepError> {
+    /// The hosts that have the layer, this copy's own but for.
+    async fn sources(&self, copy: &CopyRow) -> Result<Vec<HostId>, StepError> {
         let chain = store::layer_copy::chain(self.sandboxes.db(), copy.layer).await?;
         let hosts = chain.first().map(|layer| layer.hosts(self.sandboxes.host())).unwrap_or_default();
-        for host in hosts.into_iter().filter(|host| *host != copy.host) {
-            if let Ok(engine) = self.sandboxes.engine_of(Some(host))
-                && tokio::time::timeout(ANSWER, engine.capacity()).await.is_ok_and(|said| said.is_ok())
-            {
-                return Ok(Some(host));
-            }
-        }
-        Ok(None)
+        Ok(hosts.into_iter().filter(|host| *host != copy.host).collect())
     }
 
-    /// Brings the layer from another host, or else from the store of backups; answers how many bytes that took.
+    /// The first of these that can be asked.
+    async fn source(&self, hosts: &[HostId]) -> Option<HostId> {
+        for host in hosts {
+            if let Ok(engine) = self.sandboxes.engine_of(Some(*host))
+                && tokio::time::timeout(ANSWER, engine.capacity()).await.is_ok_and(|said| said.is_ok())
+            {
+                return Some(*host);
+            }
+        }
+        None
+    }
+
+    /// Brings the layer from another host, or from the store of backups where all those that have it are lost; answers how many
+    /// bytes that took.
     async fn carry(&self, copy: &CopyRow, target: &dyn SandboxEngine) -> Result<u64, StepError> {
-        if let Some(from) = self.source(copy).await? {
+        let hosts = self.sources(copy).await?;
+        if let Some(from) = self.source(&hosts).await {
             let source = self.sandboxes.engine_of(Some(from))?;
             return Ok(carry_layer(&*source, target, copy.layer).await?);
         }
-        let thing = Thing::Layer(copy.layer);
-        match archive::whole(&self.sandboxes, thing).await? {
-            Some(file) => archive::fetch(&self.sandboxes, target, (thing, &file)).await,
-            None => Err(EngineError::Transient("no host that has the layer can be reached".into()).into()),
+        let silent = || EngineError::Transient("no host that has the layer can be reached".into());
+        for host in hosts {
+            if state_of(self.sandboxes.db(), host).await?.is_some_and(|state| state != State::Lost) {
+                // It says nothing for a moment.
+                return Err(silent().into());
+            }
         }
+        let thing = Thing::Layer(copy.layer);
+        let file = archive::fetch::whole(&self.sandboxes, thing).await?.ok_or_else(silent)?;
+        archive::fetch::fetch(&self.sandboxes, target, (thing, &file)).await
     }
 
     async fn bring(&self, copy: &CopyRow) -> Result<(), StepError> {

@@ -58,7 +58,7 @@ pub(super) async fn bring(
     match tokio::time::timeout(patience, carry(sandboxes, id, (from, to))).await.unwrap_or_else(too_long) {
         Ok(bytes) => {
             let seconds = began.elapsed().as_secs_f64();
-            tracing::info!(memory = %id, %from, %to, bytes, seconds, "a memory has come to another host");
+            tracing::info!(memory = %id, at = %from, %to, bytes, seconds, "a memory has come to another host");
             fault("memory", "bring", "done").await?;
             arrived(sandboxes, id, (from, to)).await
         }
@@ -73,9 +73,9 @@ async fn carry(sandboxes: &Sandboxes, id: MemoryId, (from, to): (HostId, HostId)
     let target = sandboxes.engine_of(Some(to))?;
     let thing = Thing::Memory(id);
     if state_of(sandboxes.db(), from).await?.is_none_or(|state| state == State::Lost)
-        && let Some(file) = archive::whole(sandboxes, thing).await?
+        && let Some(file) = archive::fetch::whole(sandboxes, thing).await?
     {
-        return archive::fetch(sandboxes, &*target, (thing, &file)).await;
+        return archive::fetch::fetch(sandboxes, &*target, (thing, &file)).await;
     }
     let source = sandboxes.engine_of(Some(from))?;
     Ok(carry_memory(&*source, &*target, id).await?)

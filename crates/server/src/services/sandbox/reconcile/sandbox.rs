@@ -23,6 +23,7 @@ use berth_host::sandbox::{Activity, SandboxEngine};
 use super::{StepError, fault};
 use crate::services::sandbox::Sandboxes;
 use crate::services::sandbox::store;
+use crate::services::sandbox::store::archive::Thing;
 use crate::services::sandbox::store::sandbox::SandboxRow;
 use crate::services::sandbox::store::snapshot::SnapshotRow;
 use crate::work::Due;
@@ -34,6 +35,9 @@ use record::still;
 
 /// Seconds until a sandbox whose guest is being asked is looked at again, if nothing tells before.
 const ASKED: i64 = 5;
+
+/// Seconds until it is looked again whether something came back to the service's own host.
+const COMING_BACK: i64 = 2;
 
 /// The lives of sandboxes.
 pub struct SandboxLife {
@@ -77,6 +81,9 @@ impl Life for SandboxLife {
     }
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Decided>, StepError> {
+        if self.awaits(&seen.row).await? {
+            return Ok(Next::Rest(Some(seen.now.plus_seconds(COMING_BACK))));
+        }
         let look = self.observe(seen).await?;
         Ok(match plan::next(&look) {
             Step::Rest => Next::Rest(None),
@@ -164,6 +171,28 @@ impl SandboxLife {
     /// The lives of the service's sandboxes.
     pub const fn new(sandboxes: Sandboxes) -> Self {
         Self { sandboxes }
+    }
+
+    /// Whether something comes back to the service's own host without which nothing can be done for a sandbox that is to begin there.
+    async fn awaits(&self, row: &SandboxRow) -> Result<bool, StepError> {
+        let coming = self.sandboxes.coming_back();
+        let is_here = row.machine.host.is_none_or(|host| host == self.sandboxes.host());
+        if coming.is_empty() || !is_here || row.wish == Wish::Deleted {
+            return Ok(false);
+        }
+        let db = self.sandboxes.db();
+        let (mut layer, mut memory) = (row.layer, row.memory);
+        if let Some(id) = row.restore.or(row.source_snapshot.filter(|_| layer.is_none())) {
+            let source = store::snapshot::load(db, id).await?;
+            (layer, memory) = source.map_or((None, None), |snapshot| (snapshot.layer, snapshot.memory));
+        } else if let (None, Some(id)) = (layer, row.source_template) {
+            layer = store::template::load(db, id).await?.and_then(|template| template.layer);
+        }
+        let mut needed: Vec<_> = memory.map(Thing::Memory).into_iter().collect();
+        if let Some(top) = layer {
+            needed.extend(store::layer::chain(db, top).await?.into_iter().map(Thing::Layer));
+        }
+        Ok(coming.lacks(&needed))
     }
 
     /// The engine of the host that a sandbox's machine is on.

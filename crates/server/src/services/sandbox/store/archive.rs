@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
-use berth_domain::ids::{LayerId, MemoryId};
+use berth_domain::ids::{HostId, LayerId, MemoryId};
 use berth_host::sandbox::ImageFile;
 
+use super::archived::Archived;
 use super::{layer, memory};
 use crate::db::{Db, DbError, FromRow, On, Row, Tx, Value, sql};
 
@@ -58,43 +59,6 @@ impl Thing {
     }
 }
 
-/// What a store has of a layer or a memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Archived {
-    /// The store's name.
-    pub store: String,
-    /// All of it, once that is there.
-    pub file: Option<ImageFile>,
-}
-
-impl Archived {
-    /// What a row says of it; none where no store has anything.
-    pub fn of(row: &Row) -> Result<Option<Self>, DbError> {
-        let Some(store) = row.opt_text("archive_store")? else { return Ok(None) };
-        let file = match (row.opt_text("archive_name")?, row.opt_int("archive_bytes")?, row.opt_text("archive_sha256")?)
-        {
-            (Some(name), Some(bytes), Some(sha256)) => {
-                Some(ImageFile { name, bytes: u64::try_from(bytes).unwrap_or_default(), sha256 })
-            }
-            _ => None,
-        };
-        Ok(Some(Self { store, file }))
-    }
-
-    /// Whether all of it is there.
-    pub const fn is_whole(&self) -> bool {
-        self.file.is_some()
-    }
-}
-
-struct StoreRow(Option<String>);
-
-impl FromRow for StoreRow {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        row.opt_text("archive_store").map(Self)
-    }
-}
-
 struct ArchivedRow(Option<Archived>);
 
 impl FromRow for ArchivedRow {
@@ -103,69 +67,92 @@ impl FromRow for ArchivedRow {
     }
 }
 
-/// What a store has of a layer or memory; none of one that goes.
+/// All of a layer or memory in a store; none where there is none, or where it goes.
 pub async fn find(on: impl On, thing: Thing) -> Result<Option<Archived>, DbError> {
-    let found = format!(
-        "SELECT archive_store, archive_name, archive_bytes, archive_sha256 FROM {} WHERE id = $1 AND state = 'present'",
-        thing.table()
-    );
+    let found = format!("SELECT * FROM {} WHERE id = $1 AND state = 'present'", thing.table());
     let row: Option<ArchivedRow> = sql(found).bind(thing.id()).fetch_optional(on).await?;
     Ok(row.and_then(|row| row.0))
 }
 
-/// Records that a store may have something of it from now on. Whether it is kept, and lacks something there.
+/// Records that a store may have something of it from now on. Whether it is kept, and that store lacks something.
 pub async fn begin(tx: &mut Tx, thing: Thing, store: &str) -> Result<bool, DbError> {
     let begun = format!(
-        "UPDATE {} SET archive_store = $2, archive_bytes = NULL, archive_sha256 = NULL WHERE id = $1 AND state = 'present' \
-         AND (archive_store IS NULL OR archive_store <> $2 OR archive_sha256 IS NULL)",
+        "UPDATE {} SET archive_next = $2 WHERE id = $1 AND state = 'present' AND (archive_store IS NULL OR archive_store <> $2 \
+         OR archive_doubted = 1)",
         thing.table()
     );
     Ok(sql(begun).bind(thing.id()).bind(store).execute(tx).await? > 0)
 }
 
-/// Records that a store, which was to have it, has all of it.
-pub async fn end(tx: &mut Tx, thing: Thing, store: &str, file: &ImageFile) -> Result<(), DbError> {
+/// Records that a store, which was to have it, has all of it. Whether it is kept.
+pub async fn end(tx: &mut Tx, thing: Thing, store: &str, file: &ImageFile) -> Result<bool, DbError> {
     let ended = format!(
-        "UPDATE {} SET archive_name = $3, archive_bytes = $4, archive_sha256 = $5 WHERE id = $1 AND archive_store = $2 AND state = 'present'",
+        "UPDATE {} SET archive_store = $2, archive_name = $3, archive_bytes = $4, archive_sha256 = $5, archive_doubted = 0, \
+         archive_next = NULL WHERE id = $1 AND archive_next = $2 AND state = 'present'",
         thing.table()
     );
     let bytes = i64::try_from(file.bytes).unwrap_or(i64::MAX);
     let ended = sql(ended).bind(thing.id()).bind(store).bind(file.name.clone()).bind(bytes).bind(file.sha256.clone());
-    ended.execute(tx).await.map(drop)
+    Ok(ended.execute(tx).await? > 0)
 }
 
-/// Records that what a store has of it is not all, or not as it was. Nobody is told any more that it outlives its host.
-pub async fn doubt(tx: &mut Tx, thing: Thing) -> Result<(), DbError> {
-    let doubted = format!("UPDATE {} SET archive_bytes = NULL, archive_sha256 = NULL WHERE id = $1", thing.table());
-    sql(doubted).bind(thing.id()).execute(tx).await.map(drop)
+/// Records that something of it was missing in a store, or wrong: it is sent there again where its host is there.
+pub async fn doubt(tx: &mut Tx, thing: Thing, store: &str) -> Result<(), DbError> {
+    let doubted = format!("UPDATE {} SET archive_doubted = 1 WHERE id = $1 AND archive_store = $2", thing.table());
+    sql(doubted).bind(thing.id()).bind(store).execute(tx).await.map(drop)
 }
 
-/// The store that may have something of one that goes.
-pub async fn of_going(on: impl On, thing: Thing) -> Result<Option<String>, DbError> {
-    let found = format!("SELECT archive_store FROM {} WHERE id = $1", thing.table());
-    let row: Option<StoreRow> = sql(found).bind(thing.id()).fetch_optional(on).await?;
-    Ok(row.and_then(|row| row.0))
+/// Whether it is there, and nobody is about to remove it.
+pub async fn is_kept(on: impl On, thing: Thing) -> Result<bool, DbError> {
+    let kept = format!("SELECT COUNT(*) FROM {} WHERE id = $1 AND state = 'present'", thing.table());
+    Ok(sql(kept).bind(thing.id()).fetch_one::<i64>(on).await? > 0)
+}
+
+/// Whether a store may have something of it, whether it goes or not.
+pub async fn may_be_in(on: impl On, thing: Thing, store: &str) -> Result<bool, DbError> {
+    let there =
+        format!("SELECT COUNT(*) FROM {} WHERE id = $1 AND (archive_store = $2 OR archive_next = $2)", thing.table());
+    Ok(sql(there).bind(thing.id()).bind(store).fetch_one::<i64>(on).await? > 0)
 }
 
 /// Whether a store has all of something, as far as rows know.
 pub async fn lies_in(db: &Db, store: &str) -> Result<bool, DbError> {
-    let some: i64 =
-        sql("SELECT (SELECT COUNT(*) FROM sandbox_layers WHERE archive_store = $1 AND archive_sha256 IS NOT NULL) \
-         + (SELECT COUNT(*) FROM sandbox_memories WHERE archive_store = $1 AND archive_sha256 IS NOT NULL)")
-        .bind(store)
-        .fetch_one(db)
-        .await?;
+    let some: i64 = sql("SELECT (SELECT COUNT(*) FROM sandbox_layers WHERE archive_store = $1) \
+         + (SELECT COUNT(*) FROM sandbox_memories WHERE archive_store = $1)")
+    .bind(store)
+    .fetch_one(db)
+    .await?;
     Ok(some > 0)
 }
 
+async fn things(db: &Db, condition: &str, values: &[&str]) -> Result<HashSet<Thing>, DbError> {
+    let mut things = HashSet::new();
+    for (kind, table) in [("layer", layer::TABLE), ("memory", memory::TABLE)] {
+        let found = format!("SELECT id FROM {table} WHERE {condition}");
+        let ids: Vec<String> = sql(found).bind_all(values.iter().copied()).fetch_all(db).await?;
+        for id in ids {
+            things.insert(format!("{kind}-{id}").parse().map_err(DbError::Other)?);
+        }
+    }
+    Ok(things)
+}
+
 /// All of which a store may have something.
-pub async fn named(db: &Db) -> Result<HashSet<Thing>, DbError> {
-    let layers: Vec<String> =
-        sql("SELECT id FROM sandbox_layers WHERE archive_store IS NOT NULL").fetch_all(db).await?;
-    let memories: Vec<String> =
-        sql("SELECT id FROM sandbox_memories WHERE archive_store IS NOT NULL").fetch_all(db).await?;
-    let parsed = |kind: &'static str| move |id: String| format!("{kind}-{id}").parse::<Thing>().map_err(DbError::Other);
-    layers.into_iter().map(parsed("layer")).chain(memories.into_iter().map(parsed("memory"))).collect()
+pub async fn named(db: &Db, store: &str) -> Result<HashSet<Thing>, DbError> {
+    things(db, "archive_store = $1 OR archive_next = $1", &[store]).await
+}
+
+/// All that a store has whole, as far as rows know.
+pub async fn whole(db: &Db, store: &str) -> Result<HashSet<Thing>, DbError> {
+    things(db, "archive_store = $1 AND archive_doubted = 0 AND state = 'present'", &[store]).await
+}
+
+/// All that a store has, and that is to be on a host.
+pub async fn on_host(db: &Db, store: &str, host: HostId) -> Result<Vec<Thing>, DbError> {
+    let there = "archive_store = $1 AND state = 'present' AND host_id = $2";
+    let mut found: Vec<_> = things(db, there, &[store, &host.to_string()]).await?.into_iter().collect();
+    found.sort_by_key(|thing| (matches!(thing, Thing::Memory(_)), thing.to_string()));
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -101,6 +101,17 @@ pub async fn all(db: &Db) -> Result<Vec<AtRest>, DbError> {
     Ok(all)
 }
 
+/// How many snapshots, or else sandboxes, are to outlive their host and have a second copy, and how many have none.
+pub async fn counts(db: &Db, of_snapshots: bool) -> Result<(i64, i64), DbError> {
+    let table = if of_snapshots { "sandbox_snapshots" } else { "sandboxes" };
+    let count = async |copied: &str| {
+        let counted =
+            format!("SELECT COUNT(*) FROM {table} WHERE durable = 1 AND deleted_at IS NULL AND copied_at {copied}");
+        sql(counted).fetch_one::<i64>(db).await
+    };
+    Ok((count("IS NOT NULL").await?, count("IS NULL").await?))
+}
+
 /// One of them; none where it is at rest no more, or need not outlive anything.
 pub async fn find(on: impl On, durable: Durable) -> Result<Option<AtRest>, DbError> {
     match durable {
@@ -123,20 +134,26 @@ pub async fn set_copy(tx: &mut Tx, durable: Durable, copy: Option<Copied>) -> Re
     set.execute(tx).await.map(drop)
 }
 
-/// Nobody is told of a second host any more by those that have this memory, since that goes elsewhere.
+/// Nobody is told of a second host any more by those that have this memory, since that goes elsewhere. What the store of backups
+/// has stays as it is.
 pub(super) async fn doubt_memory(tx: &mut Tx, id: MemoryId) -> Result<(), DbError> {
-    doubt(tx, "memory_id", id.into()).await
+    doubt(tx, "copy_host_id IS NOT NULL AND memory_id", id.into()).await
 }
 
-/// The same of those whose disk has this layer for its top.
+/// The same of those whose disk has this layer for its top, since that is at home elsewhere.
 pub(super) async fn doubt_layer(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
+    doubt(tx, "copy_host_id IS NOT NULL AND layer_id", id.into()).await
+}
+
+/// Nobody is told of a second copy any more by those whose disk has this layer for its top, since somebody writes to that.
+pub(super) async fn forget(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
     doubt(tx, "layer_id", id.into()).await
 }
 
-async fn doubt(tx: &mut Tx, column: &str, id: Value) -> Result<(), DbError> {
+async fn doubt(tx: &mut Tx, whose: &str, id: Value) -> Result<(), DbError> {
     for table in ["sandboxes", "sandbox_snapshots"] {
         let doubt =
-            format!("UPDATE {table} SET copy_host_id = NULL, copied_at = NULL WHERE {column} = $1 AND durable = 1");
+            format!("UPDATE {table} SET copy_host_id = NULL, copied_at = NULL WHERE {whose} = $1 AND durable = 1");
         sql(doubt).bind(id.clone()).execute(&mut *tx).await?;
     }
     Ok(())

@@ -92,7 +92,7 @@ pub async fn bring_home(tx: &mut Tx, host: HostId) -> Result<(), DbError> {
 
 /// Records that a layer was made. Of a disk whose top it is no other host has all.
 pub async fn made(tx: &mut Tx, id: LayerId) -> Result<(), DbError> {
-    super::durable::doubt_layer(tx, id).await?;
+    super::durable::forget(tx, id).await?;
     sql("UPDATE sandbox_layers SET state = 'present' WHERE id = $1 AND state = 'making'")
         .bind(id)
         .execute(tx)

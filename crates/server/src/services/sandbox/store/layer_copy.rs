@@ -5,7 +5,7 @@ use berth_domain::ids::{HostId, LayerCopyId, LayerId};
 use berth_domain::sandbox::layer_copy::{CopyState, LayerCopy, Lying};
 use uuid::Uuid;
 
-use super::archive::Archived;
+use super::archived::Archived;
 use super::sandbox;
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, record, sql};
 use crate::{columns, no_platforms_layer};
@@ -58,8 +58,8 @@ impl FromRow for LyingRow {
             None => None,
         };
         let (layer, home, bytes) = (row.parsed("id")?, row.opt_parsed("host_id")?, row.int("bytes")?);
-        let archived_in = Archived::of(row)?.filter(Archived::is_whole).map(|archived| archived.store);
-        Ok(Self(Lying { layer, home, bytes, copies: copy.into_iter().collect(), archived_in }))
+        let archive = Archived::of(row)?.map(|archived| archived.archive);
+        Ok(Self(Lying { layer, home, bytes, copies: copy.into_iter().collect(), archive }))
     }
 }
 
@@ -68,7 +68,7 @@ pub async fn chain(on: impl On, top: LayerId) -> Result<Vec<Lying>, DbError> {
     let rows: Vec<LyingRow> = sql("WITH RECURSIVE chain (id, parent_id, depth) AS (\
          SELECT id, parent_id, CAST(0 AS BIGINT) FROM sandbox_layers WHERE id = $1 UNION ALL \
          SELECT l.id, l.parent_id, c.depth + 1 FROM sandbox_layers l JOIN chain c ON l.id = c.parent_id) \
-         SELECT l.id, l.host_id, l.bytes, l.archive_store, l.archive_name, l.archive_bytes, l.archive_sha256, \
+         SELECT l.id, l.host_id, l.bytes, l.archive_store, l.archive_name, l.archive_bytes, l.archive_sha256, l.archive_doubted, \
          k.host_id AS copy_host, k.state AS copy_state, k.since, k.message \
          FROM chain JOIN sandbox_layers l ON l.id = chain.id LEFT JOIN sandbox_layer_copies k ON k.layer_id = chain.id \
          AND EXISTS (SELECT 1 FROM hosts h WHERE h.id = k.host_id AND h.removed_at IS NULL) ORDER BY chain.depth, k.id")
@@ -121,11 +121,11 @@ pub async fn rehome(tx: &mut Tx, chain: &[Lying], from: HostId, to: HostId, now:
     Ok(())
 }
 
-/// How many copies come to hosts that answer.
+/// How many copies come to hosts that answer, of layers that somebody can send.
 pub async fn coming(on: impl On) -> Result<i64, DbError> {
     sql("SELECT COUNT(*) FROM sandbox_layer_copies k JOIN sandbox_layers l ON l.id = k.layer_id \
          JOIN hosts h ON h.id = k.host_id WHERE k.state = 'coming' AND l.state = 'present' AND h.state = 'ready' \
-         AND h.removed_at IS NULL AND NOT EXISTS (SELECT 1 FROM hosts o WHERE o.id = l.host_id AND o.state = 'lost')")
+         AND h.removed_at IS NULL AND (l.archive_store IS NOT NULL OR NOT EXISTS (SELECT 1 FROM hosts o WHERE o.id = l.host_id AND o.state = 'lost'))")
     .fetch_one(on)
     .await
 }

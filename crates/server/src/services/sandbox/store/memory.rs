@@ -3,8 +3,9 @@
 use berth_domain::Timestamp;
 use berth_domain::ids::{HostId, LayerId, MemoryId};
 use berth_domain::sandbox::MemoryKind;
+use berth_domain::sandbox::layer_copy::Archive;
 
-use super::archive::Archived;
+use super::archived::Archived;
 use crate::columns;
 use crate::db::{Db, DbError, FromRow, On, Row, Signal, Tx, home, record, sql};
 
@@ -29,7 +30,7 @@ pub struct MemoryRow {
     /// What it takes.
     pub bytes: i64,
     /// The store of backups that has all of it.
-    pub archived_in: Option<String>,
+    pub archive: Option<Archive>,
     /// Creation.
     pub created_at: Timestamp,
 }
@@ -51,7 +52,7 @@ impl FromRow for MemoryRow {
             copied: row.flag("copied")?,
             kind: row.word("kind", MemoryKind::parse)?,
             bytes: row.int("bytes")?,
-            archived_in: Archived::of(row)?.filter(Archived::is_whole).map(|archived| archived.store),
+            archive: Archived::of(row)?.map(|archived| archived.archive),
             created_at: row.time("created_at")?,
         })
     }

@@ -5,6 +5,7 @@
 //! looked at ([`release`]), in the same transaction; whether it is needed is asked of all rows, never counted.
 
 pub mod archive;
+pub mod archived;
 pub mod build_log;
 pub mod copied;
 pub mod durable;

@@ -81,8 +81,8 @@ pub struct PauseBody {
     /// Whether its memory is kept, so that processes go on after it is resumed; by default where it can be, which is wherever
     /// the sandbox has no GPU.
     include_memory: Option<bool>,
-    /// Whether it is to outlive its host while it is paused: all of it is kept on a second one, too. Of one that is paused
-    /// already, `false` ends that.
+    /// Whether it is to outlive its host while it is paused: all of it is kept on a second one or in the store of backups, too. Of
+    /// one that is paused already, `false` ends that.
     durable: Option<bool>,
 }
 
@@ -121,7 +121,7 @@ pub struct CreateSnapshotBody {
     /// Whether the memory is kept, too.
     #[schema(default = false)]
     include_memory: Option<bool>,
-    /// Whether it is to outlive its host: all of it is kept on a second one, too.
+    /// Whether it is to outlive its host: all of it is kept on a second one or in the store of backups, too.
     #[schema(default = false)]
     durable: Option<bool>,
 }

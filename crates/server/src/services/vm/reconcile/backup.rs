@@ -379,7 +379,7 @@ impl Keeps<BackupId> for Vms {
         store::backup::lies_in(self.db(), store).await
     }
 
-    async fn named(&self) -> Result<HashSet<BackupId>, DbError> {
+    async fn named(&self, _: &str) -> Result<HashSet<BackupId>, DbError> {
         Ok(store::backup::living(self.db()).await?.into_iter().collect())
     }
 }

@@ -83,7 +83,7 @@ impl SandboxLife {
                     copied: false,
                     kind: MemoryKind::Snapshot,
                     bytes: 0,
-                    archived_in: None,
+                    archive: None,
                     created_at: seen.now,
                 };
                 store::memory::insert(&mut tx, &memory).await?;

@@ -207,17 +207,8 @@ impl SandboxLife {
         let id = MemoryId(Uuid::now_v7());
         let host = before.machine.host;
         let (kind, created_at) = (MemoryKind::Pause, seen.now);
-        let memory = MemoryRow {
-            id,
-            layer,
-            host,
-            other_host: None,
-            copied: false,
-            kind,
-            bytes: 0,
-            archived_in: None,
-            created_at,
-        };
+        let memory =
+            MemoryRow { id, layer, host, other_host: None, copied: false, kind, bytes: 0, archive: None, created_at };
         store::memory::insert(&mut tx, &memory).await?;
         self.write(&mut tx, &before, SandboxRow { memory: Some(id), ..before.clone() }).await?;
         tx.commit().await?;

@@ -144,7 +144,7 @@ impl TemplateLife {
             copied: false,
             kind,
             bytes: 0,
-            archived_in: None,
+            archive: None,
             created_at,
         };
         store::memory::insert(&mut change.tx, &kept).await?;
