@@ -224,9 +224,20 @@ async fn a_service_that_starts_on_another_machine_gets_back_what_the_store_has()
     deleted(admin, &other).await;
     // The database is all that there is of the former machine.
     platform.sandboxes = Arc::default();
+    platform.sandboxes.refuse("expect_memory", EngineError::NoCapacity("its disk is full".into()));
     let platform = platform.crash_and_restart().await;
     let admin = &platform.admin;
-    act(admin, &id, "resume", "Ready").await;
+    assert_eq!(admin.act(&format!("/sandboxes/{id}/resume")).await.status, 202);
+    let waits = async |admin: Caller| {
+        let message = admin.get(&format!("/sandboxes/{id}")).await.body["message"].to_string();
+        message.contains("comes back to its host")
+    };
+    admin.until("it waits", waits).await;
+    // Longer than a resumption may take.
+    platform.advance(600);
+    platform.sandboxes.allow("expect_memory");
+    let resumed = admin.sandbox_reaches(&id, "Ready").await;
+    assert_eq!(resumed["message"], Value::Null);
     let made = admin.create_sandbox(json!({"snapshot_id": taken})).await;
     admin.sandbox_reaches(&made, "Ready").await;
     for (id, written) in [(&id, "kept"), (&made, "of the snapshot")] {

@@ -128,7 +128,12 @@ impl<I: Id> Searcher<'_, I> {
         // nor nobody's.
         let whole = self.keeps.whole(store).await?;
         let there = self.depot.all().await.map_err(Error::unavailable)?;
-        for id in whole.difference(&there) {
+        let missing: Vec<_> = whole.difference(&there).collect();
+        if !missing.is_empty() && self.in_place().await.ok() != Some(Standing::Own) {
+            // A share that was unmounted meanwhile has nothing.
+            return Err(Error::unavailable("the store is not in its place"));
+        }
+        for id in missing {
             tracing::error!(%id, store, "it is not in the store any more");
             self.keeps.doubt(store, *id).await?;
         }

@@ -112,9 +112,7 @@ impl Sandboxes {
         store::layer::bring_home(&mut tx, self.host()).await?;
         store::memory::bring_home(&mut tx, self.host()).await?;
         tx.commit().await?;
-        if let Err(error) = reconcile::archive::fetch::look_back(self).await {
-            tracing::warn!(?error, "nobody knows what this host lacks of what the store of backups has");
-        }
+        reconcile::archive::fetch::look_back(self).await?;
         reconcile::warm::prepare(self).await?;
         reconcile::template::prepare(self).await
     }

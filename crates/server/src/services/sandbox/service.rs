@@ -66,6 +66,9 @@ impl Sandboxes {
     /// Since when time counts for deadlines of what is on a host: not while no service ran, nor while that host did not answer, or
     /// got back what it lacked.
     pub(in crate::services::sandbox) fn counts_since(&self, host: HostId) -> Timestamp {
+        if host == self.host() && !self.coming_back().is_empty() {
+            return self.clock().now();
+        }
         let silent = self.inner.silent.lock().unwrap_or_else(PoisonError::into_inner).get(&host).copied();
         let came_back = self.coming_back().ended().filter(|_| host == self.host());
         [silent, came_back].into_iter().flatten().fold(self.inner.began_at, Timestamp::max)

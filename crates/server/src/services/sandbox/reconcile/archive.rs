@@ -2,7 +2,7 @@
 //!
 //! A row names the store before anything of it is there, so that whoever removes it removes it there, too, and says what it
 //! hashes to once all of it is. That is what is compared with what comes from there, so that nothing is taken that the store
-//! changed. What broke off goes on behind the parts that are there: what has an id never changes.
+//! changed. What broke off goes on behind the parts that are there, if they are of the same file.
 
 pub mod fetch;
 
@@ -144,12 +144,10 @@ async fn bring(sandboxes: &Sandboxes, depot: &Depot<Thing>, thing: Thing, from: 
     let engine = sandboxes.engine_of(Some(from))?;
     let silent = |_| EngineError::Transient("its host does not say what it has of it".into());
     let file = timeout(ANSWER, thing.file(&*engine)).await.map_err(silent)??;
-    // Of what was wrong, nothing is relied on.
-    let is_doubted = store::archive::find(sandboxes.db(), thing).await?.is_some();
-    let there = if is_doubted { HashMap::new() } else { depot.parts(thing).await.map_err(away)? };
+    let there = there(sandboxes, depot, (thing, &file)).await?;
+    depot.describe(thing, &about(&file)).await.map_err(away)?;
     let parts = send(&*engine, depot, (thing, &file), &there).await?;
     depot.keep(thing, parts).await.map_err(away)?;
-    depot.describe(thing, &about(&file, parts)).await.map_err(away)?;
     fault("archive", "keep", "sent").await?;
     // A share that was unmounted meanwhile is a folder of this machine.
     in_place(sandboxes).await?;
@@ -157,6 +155,23 @@ async fn bring(sandboxes: &Sandboxes, depot: &Depot<Thing>, thing: Thing, from: 
     store::archive::end(&mut tx, thing, depot.name(), &file).await?;
     tx.commit().await?;
     Ok(file.bytes)
+}
+
+/// The parts of a file that an earlier try left, with their lengths. They are of that file where this is what stands beside them; of
+/// what was wrong, nothing is relied on.
+async fn there(
+    sandboxes: &Sandboxes,
+    depot: &Depot<Thing>,
+    (thing, file): (Thing, &ImageFile),
+) -> Result<HashMap<i64, u64>, StepError> {
+    let known = store::archive::find(sandboxes.db(), thing).await?;
+    let is_doubted =
+        known.is_some_and(|archived| archived.archive.store == depot.name() && archived.archive.is_doubted);
+    let beside = depot.about(thing).await.map_err(away)?;
+    if is_doubted || beside.is_none_or(|beside| beside != about(file)) {
+        return Ok(HashMap::new());
+    }
+    depot.parts(thing).await.map_err(away)
 }
 
 /// Puts a file part by part, but for those that are there; how many there are. What came is what the host said that it is.
@@ -200,10 +215,10 @@ fn broke_off(how: &str) -> EngineError {
     EngineError::Transient(format!("what its host sent broke off: {how}"))
 }
 
-/// What stands beside the parts, for whoever has nothing but the store.
-fn about(file: &ImageFile, parts: i64) -> serde_json::Value {
+/// What stands beside the parts from the beginning: of which file they are, for whoever has nothing but the store, too.
+fn about(file: &ImageFile) -> serde_json::Value {
     json!({
-        "parts": parts, "size_bytes": file.bytes, "sha256": file.sha256,
+        "parts": file.bytes.div_ceil(PART), "size_bytes": file.bytes, "sha256": file.sha256,
         "format": "its parts in the order of their names: of a layer qcow2, of a memory what one host sends to another",
     })
 }

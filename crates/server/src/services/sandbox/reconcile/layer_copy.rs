@@ -43,11 +43,14 @@ impl LayerCopyLife {
         Self { sandboxes }
     }
 
-    /// The hosts that have the layer, this copy's own but for.
+    /// The hosts that have the layer, but for this copy's own.
     async fn sources(&self, copy: &CopyRow) -> Result<Vec<HostId>, StepError> {
         let chain = store::layer_copy::chain(self.sandboxes.db(), copy.layer).await?;
         let hosts = chain.first().map(|layer| layer.hosts(self.sandboxes.host())).unwrap_or_default();
-        Ok(hosts.into_iter().filter(|host| *host != copy.host).collect())
+        // The service's own may have lost it, and get it back.
+        let is_lacking = self.sandboxes.coming_back().lacks(&[Thing::Layer(copy.layer)]);
+        let has = |host: &HostId| *host != copy.host && !(is_lacking && *host == self.sandboxes.host());
+        Ok(hosts.into_iter().filter(has).collect())
     }
 
     /// The first of these that can be asked.

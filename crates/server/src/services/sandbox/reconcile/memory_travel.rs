@@ -72,7 +72,9 @@ pub(super) async fn bring(
 async fn carry(sandboxes: &Sandboxes, id: MemoryId, (from, to): (HostId, HostId)) -> Result<u64, StepError> {
     let target = sandboxes.engine_of(Some(to))?;
     let thing = Thing::Memory(id);
-    if state_of(sandboxes.db(), from).await?.is_none_or(|state| state == State::Lost)
+    let is_lacking = from == sandboxes.host() && sandboxes.coming_back().lacks(&[thing]);
+    let is_lost = state_of(sandboxes.db(), from).await?.is_none_or(|state| state == State::Lost);
+    if (is_lost || is_lacking)
         && let Some(file) = archive::fetch::whole(sandboxes, thing).await?
     {
         return archive::fetch::fetch(sandboxes, &*target, (thing, &file)).await;

@@ -36,6 +36,8 @@ use record::still;
 /// Seconds until a sandbox whose guest is being asked is looked at again, if nothing tells before.
 const ASKED: i64 = 5;
 
+/// What an owner is told meanwhile.
+const COMES_BACK: &str = "what it begins with comes back to its host from the store of backups";
 /// Seconds until it is looked again whether something came back to the service's own host.
 const COMING_BACK: i64 = 2;
 
@@ -82,6 +84,9 @@ impl Life for SandboxLife {
 
     async fn plan(&self, seen: &Seen) -> Result<Next<Decided>, StepError> {
         if self.awaits(&seen.row).await? {
+            if seen.row.message.as_deref() != Some(COMES_BACK) && seen.row.phase.is_transitional() {
+                self.record(seen, |row| row.message = Some(COMES_BACK.to_owned())).await?;
+            }
             return Ok(Next::Rest(Some(seen.now.plus_seconds(COMING_BACK))));
         }
         let look = self.observe(seen).await?;

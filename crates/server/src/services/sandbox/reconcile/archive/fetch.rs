@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use berth_domain::hex;
+use berth_domain::{Error, Result, hex};
 use berth_host::EngineError;
 use berth_host::sandbox::{ImageFile, SandboxEngine};
 use bytes::Bytes;
@@ -27,7 +27,10 @@ use crate::services::sandbox::store::archive::Thing;
 const AGAIN: Duration = Duration::from_secs(15);
 
 /// What the configured store has of something, if it has all of it.
-pub(in super::super) async fn whole(sandboxes: &Sandboxes, thing: Thing) -> Result<Option<ImageFile>, StepError> {
+pub(in super::super) async fn whole(
+    sandboxes: &Sandboxes,
+    thing: Thing,
+) -> std::result::Result<Option<ImageFile>, StepError> {
     let Some(name) = sandboxes.depot().map(Depot::name) else { return Ok(None) };
     let found = store::archive::find(sandboxes.db(), thing).await?;
     Ok(found.filter(|archived| archived.archive.store == name).map(|archived| archived.file))
@@ -41,7 +44,7 @@ pub(in super::super) async fn fetch(
     sandboxes: &Sandboxes,
     to: &dyn SandboxEngine,
     (thing, file): (Thing, &ImageFile),
-) -> Result<u64, StepError> {
+) -> std::result::Result<u64, StepError> {
     let depot = in_place(sandboxes).await?;
     if !thing.expect(to, file).await? {
         return Ok(0);
@@ -52,6 +55,9 @@ pub(in super::super) async fn fetch(
     let taken = thing.take(to, file, Box::new(StreamReader::new(content))).await;
     fault("archive", "fetch", "taken").await?;
     if is_wrong.load(Ordering::Relaxed) {
+        if !store::archive::is_kept(sandboxes.db(), thing).await? {
+            return Err(EngineError::Transient("it goes".into()).into());
+        }
         // A share that is not mounted any more has nothing either.
         in_place(sandboxes).await?;
         let mut tx = sandboxes.db().begin().await?;
@@ -126,13 +132,16 @@ fn checked(
 
 /// Notes what is to be on the service's own host, is not there, and lies whole in the store: a service may start on another machine
 /// than it was on. Whatever begins with it waits for it.
-pub async fn look_back(sandboxes: &Sandboxes) -> Result<(), StepError> {
+///
+/// # Errors
+/// Nobody knows what the host has.
+pub async fn look_back(sandboxes: &Sandboxes) -> Result<()> {
     let Some(depot) = sandboxes.depot() else { return Ok(()) };
     let wanted = store::archive::on_host(sandboxes.db(), depot.name(), sandboxes.host()).await?;
     if wanted.is_empty() {
         return Ok(());
     }
-    let found = sandboxes.engine().scan().await?;
+    let found = sandboxes.engine().scan().await.map_err(Error::unavailable)?;
     let there: HashSet<_> =
         found.layers.into_iter().map(Thing::Layer).chain(found.memories.into_iter().map(Thing::Memory)).collect();
     let lacking: Vec<_> = wanted.into_iter().filter(|thing| !there.contains(thing)).collect();
@@ -149,6 +158,7 @@ pub async fn bring_back(sandboxes: Sandboxes, stop: CancellationToken) {
         while let Some(thing) = sandboxes.coming_back().next() {
             if let Err(error) = bring_one_back(&sandboxes, thing).await {
                 tracing::warn!(%thing, ?error, "it has not come back yet; trying again");
+                sandboxes.coming_back().put_off(thing);
                 tokio::time::sleep(AGAIN).await;
             }
         }
@@ -158,20 +168,29 @@ pub async fn bring_back(sandboxes: Sandboxes, stop: CancellationToken) {
     stop.cancelled().await;
 }
 
-async fn bring_one_back(sandboxes: &Sandboxes, thing: Thing) -> Result<(), StepError> {
-    let began = Instant::now();
-    let outcome = match whole(sandboxes, thing).await? {
-        Some(file) => fetch(sandboxes, sandboxes.engine(), (thing, &file)).await,
-        // It went meanwhile.
-        None => Ok(0),
-    };
-    match outcome {
-        Err(StepError::Engine(error)) if error.is_final() => {
-            tracing::error!(%thing, %error, "it does not come back");
+/// Brings one of them back. What the store has not never comes; whatever else is in the way may pass, as a disk without room.
+async fn bring_one_back(sandboxes: &Sandboxes, thing: Thing) -> std::result::Result<(), StepError> {
+    let (engine, began) = (sandboxes.engine(), Instant::now());
+    if let Some(file) = whole(sandboxes, thing).await? {
+        let fetched = fetch(sandboxes, engine, (thing, &file)).await;
+        let is_doubted = async || {
+            let found = store::archive::find(sandboxes.db(), thing).await?;
+            Ok::<_, StepError>(found.is_none_or(|archived| archived.archive.is_doubted))
+        };
+        match fetched {
+            Ok(bytes) => {
+                let seconds = began.elapsed().as_secs_f64();
+                tracing::info!(%thing, bytes, seconds, "it has come back from the store of backups");
+            }
+            Err(error) if !is_doubted().await? => return Err(error),
+            Err(error) => tracing::error!(%thing, ?error, "it does not come back"),
         }
-        Err(error) => return Err(error),
-        Ok(bytes) => {
-            tracing::info!(%thing, bytes, seconds = began.elapsed().as_secs_f64(), "it has come back from the store of backups");
+    }
+    if !store::archive::is_kept(sandboxes.db(), thing).await? {
+        // It went meanwhile, and what was removed with it came afterwards.
+        match thing {
+            Thing::Layer(id) => engine.remove_layer(id).await?,
+            Thing::Memory(id) => engine.remove_memory(id).await?,
         }
     }
     sandboxes.coming_back().came(thing);
