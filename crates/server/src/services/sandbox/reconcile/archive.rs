@@ -99,10 +99,18 @@ impl Thing {
         }
     }
 
-    async fn expect(self, engine: &dyn SandboxEngine, file: &ImageFile) -> Result<bool, EngineError> {
+    /// Makes room for it; false where it is there already.
+    async fn make_room(self, engine: &dyn SandboxEngine, file: &ImageFile) -> Result<bool, EngineError> {
         match self {
             Self::Layer(id) => engine.expect_layer(id, file).await,
             Self::Memory(id) => engine.expect_memory(id, file).await,
+        }
+    }
+
+    async fn remove(self, engine: &dyn SandboxEngine) -> Result<(), EngineError> {
+        match self {
+            Self::Layer(id) => engine.remove_layer(id).await,
+            Self::Memory(id) => engine.remove_memory(id).await,
         }
     }
 

@@ -1,8 +1,8 @@
 //! Brings layers to other hosts than their own: where sandboxes of a template are to be, and what leaves its host or is to outlive it.
 //!
 //! A copy is wished by a row before anything of it is on its host, and read on any host that has the layer, or else in the store
-//! of backups. What broke off is
-//! begun anew, by whichever service comes next; what could not be brought in time, or is refused, fails those who wait for it.
+//! of backups. What broke off is begun anew, by whichever service comes next; what could not be brought in time, or is refused,
+//! fails those who wait for it.
 
 use std::time::Duration;
 

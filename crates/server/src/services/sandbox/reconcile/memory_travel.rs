@@ -68,7 +68,8 @@ pub(super) async fn bring(
     }
 }
 
-/// Brings it from the host that it counts on; where that is lost, from the store of backups, if that has it. How many bytes that took.
+/// Brings it from the host that it counts on; where that is lost, or lacks it, from the store of backups, if that has it. How many
+/// bytes that took.
 async fn carry(sandboxes: &Sandboxes, id: MemoryId, (from, to): (HostId, HostId)) -> Result<u64, StepError> {
     let target = sandboxes.engine_of(Some(to))?;
     let thing = Thing::Memory(id);
@@ -91,7 +92,7 @@ async fn arrived(sandboxes: &Sandboxes, id: MemoryId, (from, to): (HostId, HostI
     if is_copied {
         return Ok(Travelled::There);
     }
-    if !store::memory::is_kept(sandboxes.db(), id).await? {
+    if !store::archive::is_kept(sandboxes.db(), Thing::Memory(id)).await? {
         // It goes, and what was removed with it came afterwards.
         sandboxes.engine_of(Some(to))?.remove_memory(id).await?;
         return Ok(Travelled::There);

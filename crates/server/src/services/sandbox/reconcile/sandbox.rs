@@ -36,7 +36,7 @@ use record::still;
 /// Seconds until a sandbox whose guest is being asked is looked at again, if nothing tells before.
 const ASKED: i64 = 5;
 
-/// What an owner is told meanwhile.
+/// What the owner of a sandbox is told while what it begins with comes back.
 const COMES_BACK: &str = "what it begins with comes back to its host from the store of backups";
 /// Seconds until it is looked again whether something came back to the service's own host.
 const COMING_BACK: i64 = 2;

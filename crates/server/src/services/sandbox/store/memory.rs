@@ -174,13 +174,6 @@ pub async fn set_other_host(tx: &mut Tx, id: MemoryId, host: HostId) -> Result<b
     Ok(set.bind(id).bind(host).execute(tx).await? > 0)
 }
 
-/// Whether a memory is there and nobody is about to remove it.
-pub async fn is_kept(on: impl On, id: MemoryId) -> Result<bool, DbError> {
-    let kept: i64 =
-        sql("SELECT COUNT(*) FROM sandbox_memories WHERE id = $1 AND state = 'present'").bind(id).fetch_one(on).await?;
-    Ok(kept > 0)
-}
-
 /// Records that the other host, to which a memory was brought from its home, has all of it. Whether it was still to go there.
 pub async fn copied(tx: &mut Tx, id: MemoryId, (from, to): (HostId, HostId)) -> Result<bool, DbError> {
     let changed = sql("UPDATE sandbox_memories SET copied = 1 WHERE id = $1 AND host_id = $2 AND other_host_id = $3 \

@@ -27,10 +27,7 @@ use crate::services::sandbox::store::archive::Thing;
 const AGAIN: Duration = Duration::from_secs(15);
 
 /// What the configured store has of something, if it has all of it.
-pub(in super::super) async fn whole(
-    sandboxes: &Sandboxes,
-    thing: Thing,
-) -> std::result::Result<Option<ImageFile>, StepError> {
+pub(in super::super) async fn whole(sandboxes: &Sandboxes, thing: Thing) -> Result<Option<ImageFile>, StepError> {
     let Some(name) = sandboxes.depot().map(Depot::name) else { return Ok(None) };
     let found = store::archive::find(sandboxes.db(), thing).await?;
     Ok(found.filter(|archived| archived.archive.store == name).map(|archived| archived.file))
@@ -44,9 +41,9 @@ pub(in super::super) async fn fetch(
     sandboxes: &Sandboxes,
     to: &dyn SandboxEngine,
     (thing, file): (Thing, &ImageFile),
-) -> std::result::Result<u64, StepError> {
+) -> Result<u64, StepError> {
     let depot = in_place(sandboxes).await?;
-    if !thing.expect(to, file).await? {
+    if !thing.make_room(to, file).await? {
         return Ok(0);
     }
     fault("archive", "fetch", "expected").await?;
@@ -109,11 +106,9 @@ fn checked(
     file: ImageFile,
     is_wrong: Arc<AtomicBool>,
 ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-    let begun = (bytes.boxed(), Sha256::new(), 0_u64);
-    stream::try_unfold(Some(begun), move |state| {
+    stream::try_unfold((bytes.boxed(), Sha256::new(), 0_u64), move |(mut bytes, mut hash, mut length)| {
         let (file, is_wrong) = (file.clone(), is_wrong.clone());
         async move {
-            let Some((mut bytes, mut hash, mut length)) = state else { return Ok(None) };
             let Some(next) = bytes.try_next().await? else {
                 is_wrong.fetch_or(length != file.bytes, Ordering::Relaxed);
                 return Ok(None);
@@ -125,7 +120,7 @@ fn checked(
                 let is_it = length == file.bytes && hex::encode(&hash.clone().finalize()) == file.sha256;
                 is_wrong.fetch_or(!is_it, Ordering::Relaxed);
             }
-            Ok(Some((next, Some((bytes, hash, length)))))
+            Ok(Some((next, (bytes, hash, length))))
         }
     })
 }
@@ -169,7 +164,7 @@ pub async fn bring_back(sandboxes: Sandboxes, stop: CancellationToken) {
 }
 
 /// Brings one of them back. What the store has not never comes; whatever else is in the way may pass, as a disk without room.
-async fn bring_one_back(sandboxes: &Sandboxes, thing: Thing) -> std::result::Result<(), StepError> {
+async fn bring_one_back(sandboxes: &Sandboxes, thing: Thing) -> Result<(), StepError> {
     let (engine, began) = (sandboxes.engine(), Instant::now());
     if let Some(file) = whole(sandboxes, thing).await? {
         let fetched = fetch(sandboxes, engine, (thing, &file)).await;
@@ -188,10 +183,7 @@ async fn bring_one_back(sandboxes: &Sandboxes, thing: Thing) -> std::result::Res
     }
     if !store::archive::is_kept(sandboxes.db(), thing).await? {
         // It went meanwhile, and what was removed with it came afterwards.
-        match thing {
-            Thing::Layer(id) => engine.remove_layer(id).await?,
-            Thing::Memory(id) => engine.remove_memory(id).await?,
-        }
+        thing.remove(engine).await?;
     }
     sandboxes.coming_back().came(thing);
     Ok(())
