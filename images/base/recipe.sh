@@ -7,7 +7,7 @@ title="Base (Debian 12: bash, python3, git, curl)"
 packages=(
   bash coreutils findutils grep sed gawk tar gzip xz-utils bzip2 unzip zip
   python3 python3-pip python3-venv git curl wget ca-certificates openssh-client
-  procps psmisc iproute2 iputils-ping netbase less nano file jq locales
+  sudo procps psmisc iproute2 iputils-ping netbase less nano file jq locales
 )
 
 assemble() {
