@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::accounts::Accounts;
 use crate::error::{Refusal, Result};
-use crate::files::Pool;
+use crate::files::{Base, Gate, Pool, Pools, Worker};
 use crate::freezer::Freezer;
 use crate::place::Place;
 use crate::process::{Processes, Reaper};
 use crate::terminal::Terminals;
-use crate::watch::Watches;
+use crate::watch::{Polls, Watches};
 
 /// The identity that the host gave this machine.
 #[derive(Default)]
@@ -39,8 +39,12 @@ pub struct Agent {
     pub terminals: Arc<Terminals>,
     /// Watches of files.
     pub watches: Arc<Watches>,
+    /// Watches that are polled.
+    pub polls: Polls,
     /// Threads that work on files as the user.
     pub pool: Arc<Pool>,
+    /// Threads that work on files as other accounts.
+    pub pools: Pools,
     /// Freezes processes and the file system.
     pub freezer: Freezer,
 }
@@ -48,6 +52,7 @@ pub struct Agent {
 impl Agent {
     /// An agent without place and identity.
     pub fn new(machine: bool) -> Self {
+        let gate = Arc::new(Gate::default());
         Self {
             machine,
             place: OnceLock::new(),
@@ -57,7 +62,9 @@ impl Agent {
             processes: Arc::new(Processes::default()),
             terminals: Arc::new(Terminals::default()),
             watches: Arc::new(Watches::default()),
-            pool: Arc::new(Pool::default()),
+            polls: Polls::default(),
+            pool: Arc::new(Pool::new(gate.clone())),
+            pools: Pools::new(gate),
             freezer: Freezer::default(),
         }
     }
@@ -66,5 +73,11 @@ impl Agent {
     pub fn place(&self) -> Result<&Arc<Place>> {
         let missing = "The machine has no root file system yet; the host must boot it first.";
         self.place.get().ok_or_else(|| Refusal::new(berth_domain::agent::error::code::NOT_BOOTED, missing))
+    }
+
+    /// Who works on files of the workspace, as the user.
+    pub fn worker(&self) -> Result<Worker> {
+        let place = self.place()?;
+        Ok(Worker::new(self.pool.clone(), place.account.clone(), Base::workspace(place.clone())))
     }
 }

@@ -56,11 +56,11 @@ impl HttpBody for Body {
 /// An answer.
 pub type Answer = Response<Body>;
 
-/// The answer after a file was made or replaced: 201 with its path, or 200.
-pub fn placed(made: bool, route: &str, entry: &Entry) -> Answer {
+/// The answer after a file was made or replaced: 201 with its path, or 200. `suffix` ends the query of that path.
+pub fn placed(made: bool, route: &str, entry: &Entry, suffix: &str) -> Answer {
     let mut answer = reply(if made { StatusCode::CREATED } else { StatusCode::OK }, entry);
     let path: String = form_urlencoded::byte_serialize(entry.path.as_bytes()).collect();
-    if made && let Ok(location) = HeaderValue::try_from(format!("{route}?path={path}")) {
+    if made && let Ok(location) = HeaderValue::try_from(format!("{route}?path={path}{suffix}")) {
         answer.headers_mut().insert(header::LOCATION, location);
     }
     answer

@@ -9,6 +9,8 @@
 //! ```
 
 mod accounts;
+mod acting;
+mod actor;
 mod agent;
 mod body;
 mod boot;

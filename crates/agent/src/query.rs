@@ -5,6 +5,7 @@ use berth_domain::agent::error::FieldError;
 use crate::error::{Refusal, Result};
 
 /// Parameters, with the mistakes found so far.
+#[derive(Default)]
 pub struct Query {
     pairs: Vec<(String, String)>,
     errors: Vec<FieldError>,
@@ -20,6 +21,12 @@ impl Query {
     /// A parameter as text, the first of that name.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Every parameter whose name begins so: the rest of its name, and its value.
+    pub fn beginning(&self, prefix: &str) -> Vec<(String, String)> {
+        let named = |(name, value): &(String, String)| Some((name.strip_prefix(prefix)?.to_owned(), value.clone()));
+        self.pairs.iter().filter_map(named).collect()
     }
 
     /// A parameter that must be there.
@@ -85,6 +92,16 @@ impl Query {
     }
 }
 
+/// A part of a path as text: without its percent signs.
+pub fn decoded(part: &str) -> String {
+    // Those two mean something in a query that they do not mean in a path.
+    let query = part.replace('&', "%26").replace('+', "%2B");
+    form_urlencoded::parse(format!("={query}").as_bytes())
+        .map(|(_, value)| value.into_owned())
+        .next()
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,6 +116,21 @@ mod tests {
         let refusal = query.finish().unwrap_err();
         let fields = refusal.details.iter().map(|d| d.field.as_str()).collect::<Vec<_>>();
         assert_eq!(fields, ["depth", "mode", "recursive", "path"]);
+    }
+
+    #[test]
+    fn a_part_of_a_path_is_read_as_text() {
+        for (part, text) in [("7", "7"), ("a%20b%2Fc", "a b/c"), ("a+b&c=d", "a+b&c=d"), ("%e2%82%ac", "€"), ("%", "%")]
+        {
+            assert_eq!(decoded(part), text);
+        }
+    }
+
+    #[test]
+    fn parameters_of_one_kind_are_gathered() {
+        let query = Query::of(Some("x.a=1&x=2&x.b.c=&y.d=3&x.a=4"));
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(query.beginning("x."), [pair("a", "1"), pair("b.c", ""), pair("a", "4")]);
     }
 
     #[test]

@@ -24,6 +24,9 @@ pub enum Route {
     Remove,
     Move,
     Watch,
+    OpenWatch,
+    PollWatch,
+    CloseWatch,
     Archive,
     Extract,
     Command,
@@ -34,6 +37,7 @@ pub enum Route {
     Logs,
     Stdin,
     Signal,
+    Resize,
     Terminal,
 }
 
@@ -66,6 +70,8 @@ const TABLE: &[(&str, &[(Method, Route)])] = &[
     ("/runtime/files/remove", &[(Method::POST, Route::Remove)]),
     ("/runtime/files/move", &[(Method::POST, Route::Move)]),
     ("/runtime/files/watch", &[(Method::GET, Route::Watch)]),
+    ("/runtime/files/watches", &[(Method::POST, Route::OpenWatch)]),
+    ("/runtime/files/watches/{}", &[(Method::GET, Route::PollWatch), (Method::DELETE, Route::CloseWatch)]),
     ("/runtime/files/archive", &[(Method::POST, Route::Archive)]),
     ("/runtime/files/extract", &[(Method::POST, Route::Extract)]),
     ("/runtime/processes", &[(Method::GET, Route::Processes), (Method::POST, Route::StartProcess)]),
@@ -73,6 +79,7 @@ const TABLE: &[(&str, &[(Method, Route)])] = &[
     ("/runtime/processes/{}/logs", &[(Method::GET, Route::Logs)]),
     ("/runtime/processes/{}/stdin", &[(Method::POST, Route::Stdin)]),
     ("/runtime/processes/{}/signal", &[(Method::POST, Route::Signal)]),
+    ("/runtime/processes/{}/resize", &[(Method::POST, Route::Resize)]),
     ("/runtime/terminal", &[(Method::POST, Route::Terminal)]),
     ("/tunnel/{}", &[(Method::POST, Route::Tunnel)]),
     ("/control/metrics", &[(Method::GET, Route::Metrics)]),
@@ -106,7 +113,13 @@ pub fn find<'a>(method: &Method, path: &'a str) -> Result<(Route, &'a str), Miss
     Err(Missing::Method(allow.join(", ")))
 }
 
+/// What is asked about the whole machine comes below `/machine`, and has the routes of `/runtime`: an agent that knows
+/// nothing of it refuses, where it would pass over a parameter and take another file for the one that was meant.
 fn matches<'a>(pattern: &str, path: &'a str) -> Option<&'a str> {
+    let (pattern, path) = match path.strip_prefix("/machine/") {
+        Some(path) => (pattern.strip_prefix("/runtime/")?, path),
+        None => (pattern, path),
+    };
     let Some((before, after)) = pattern.split_once("{}") else { return (pattern == path).then_some("") };
     let parameter = path.strip_prefix(before)?.strip_suffix(after)?;
     (!parameter.is_empty() && !parameter.contains('/')).then_some(parameter)
@@ -121,6 +134,10 @@ mod tests {
         assert_eq!(find(&Method::GET, "/runtime/processes/7/logs"), Ok((Route::Logs, "7")));
         assert_eq!(find(&Method::DELETE, "/runtime/processes/7"), Ok((Route::EndProcess, "7")));
         assert_eq!(find(&Method::POST, "/tunnel/80"), Ok((Route::Tunnel, "80")));
+        assert_eq!(find(&Method::GET, "/machine/processes/7/logs"), Ok((Route::Logs, "7")));
+        for path in ["/machine/tunnel/80", "/machine/control/boot", "/machine/runtime/commands", "/machine/"] {
+            assert_eq!(find(&Method::POST, path), Err(Missing::Path), "{path}");
+        }
         for path in ["/", "/runtime", "/runtime/processes/", "/runtime/processes//logs", "/runtime/processes/7/8"] {
             assert_eq!(find(&Method::GET, path), Err(Missing::Path), "{path}");
         }

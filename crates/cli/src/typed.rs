@@ -10,7 +10,7 @@ use berth_client::Error;
 pub type Words = &'static [(&'static str, &'static str)];
 
 /// For requests that the API's messages suggest: what to type instead.
-const COMMANDS: [(&str, &str); 27] = [
+const COMMANDS: [(&str, &str); 28] = [
     ("GET /api/v1/vm_configs lists", "berth catalog lists"),
     ("GET /api/v1/plans lists", "berth catalog lists"),
     ("GET /api/v1/regions lists", "berth catalog lists"),
@@ -29,6 +29,7 @@ const COMMANDS: [(&str, &str); 27] = [
     ("send them by POST …/sandbox_uploads and name them in context_id", "name their directory: --context DIR"),
     ("or ask with 'replace' that this one takes its place", "or let this one take its place: --replace"),
     ("POST …/sandboxes/{id}/resume wakes it", "berth sandbox resume wakes it"),
+    ("with auto_resume, requests to it do, too", "after berth sandbox update SANDBOX --auto-resume, its use does, too"),
     ("Sign in first: send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login", "Sign in first"),
     (
         "Send 'Authorization: Bearer <access_token>' from POST /api/v1/auth/login",
@@ -178,8 +179,9 @@ mod tests {
                 "Sign in first.",
             ),
             (
-                "The sandbox is paused. POST …/sandboxes/{id}/resume wakes it.",
-                "The sandbox is paused. berth sandbox resume wakes it.",
+                "The sandbox is paused. POST …/sandboxes/{id}/resume wakes it; with auto_resume, requests to it do, too.",
+                "The sandbox is paused. berth sandbox resume wakes it; after berth sandbox update SANDBOX --auto-resume, \
+                 its use does, too.",
             ),
             (
                 "A project may have 16 uploads at a time. Delete one: GET …/sandbox_uploads lists them.",

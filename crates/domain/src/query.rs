@@ -24,13 +24,19 @@ pub fn storable(text: String) -> String {
     if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text }
 }
 
-/// Refuses every parameter of a query that is none of these.
+/// What ends the name of a parameter in the document that stands for all whose names begin so.
+const ANY: &str = "{name}";
+
+/// Refuses every parameter of a query that is none of these. One like `attribute.{name}` stands for any such name.
 ///
 /// # Errors
 /// All of them, with what may be meant.
 pub fn refuse_unknown(query: &str, known: &[String]) -> Result<()> {
     let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
-    let unknown = unasked("parameter", pairs.iter().map(|(name, _)| name.as_ref()), known);
+    let prefixes: Vec<_> = known.iter().filter_map(|name| name.strip_suffix(ANY)).collect();
+    let names = pairs.iter().map(|(name, _)| name.as_ref());
+    let names = names.filter(|name: &&str| !prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    let unknown = unasked("parameter", names, known);
     if unknown.is_empty() { Ok(()) } else { Err(Error::invalid(unknown)) }
 }
 
@@ -53,6 +59,12 @@ impl Params {
     pub fn get(&self, name: &str) -> Option<&str> {
         self.know(name);
         self.pairs.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Every value of a parameter, in order.
+    pub fn all(&self, name: &str) -> Vec<String> {
+        self.know(name);
+        self.pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
     }
 
     /// The parameters whose name begins with a prefix, without it.
@@ -96,6 +108,14 @@ impl Params {
             number: self.integer("page", Page::MAX_NUMBER).unwrap_or(default.number),
             limit: self.integer("limit", Page::MAX_LIMIT).unwrap_or(default.limit),
         }
+    }
+
+    /// Refuses with every mistake that was noted, and passes over what nobody asked for: the words are another protocol's.
+    ///
+    /// # Errors
+    /// All of them.
+    pub fn finish_known(self) -> Result<()> {
+        if self.errors.is_empty() { Ok(()) } else { Err(Error::invalid(self.errors)) }
     }
 
     /// Refuses with every mistake that was noted, and every parameter that nobody asked for.
@@ -151,6 +171,9 @@ mod tests {
     fn a_route_without_parameters_takes_none() {
         assert!(refuse_unknown("", &[]).is_ok() && refuse_unknown("a=1&a=2", &["a".into()]).is_ok());
         assert_eq!(refuse_unknown("a=1&b", &["a".into()]).unwrap_err().details[0].field, "b");
+        let any = ["attribute.{name}".to_owned()];
+        assert!(refuse_unknown("attribute.a=1&attribute.b.c=2", &any).is_ok());
+        assert_eq!(refuse_unknown("attributes.a=1", &any).unwrap_err().details[0].field, "attributes.a");
     }
 
     proptest! {

@@ -14,8 +14,7 @@ use crate::body::{Answer, events, read_json_up_to};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::events::Feeding;
-use crate::process::api::begin;
-use crate::process::{Follow, Form, How, Launch, Leash, arguments, environment_rule, quoted};
+use crate::process::{Asked, Follow, Form, How, Launch, Leash, arguments, begin, environment_rule, quoted};
 
 /// The longest time a program may take, in seconds.
 const MAX_TIMEOUT: i64 = 24 * 3600;
@@ -26,7 +25,7 @@ pub async fn run(call: Call) -> Result<Answer> {
     let wanted = parse(&read_json_up_to(MAX_RUN, &call.headers, call.body).await?)?;
     // In a task of its own: if the client leaves meanwhile, the result is dropped, and that ends the program.
     let started = tokio::spawn(async move {
-        let how = How { stdin: false, timeout: Some(wanted.timeout_seconds), held: true };
+        let how = How { stdin: false, pty: None, timeout: Some(wanted.timeout_seconds), held: true };
         let process = begin(&agent, prepare(&agent, wanted), how).await?;
         Ok::<_, Refusal>(Follow::command(process.clone(), Some(Leash(process)), Form::Lines))
     });
@@ -50,8 +49,8 @@ fn parse(body: &Value) -> Result<Run> {
     Ok(fields.finish(wanted)?)
 }
 
-async fn prepare(agent: &Arc<Agent>, wanted: Run) -> Result<(String, Launch)> {
-    let cmd = quoted(&wanted.argv);
+async fn prepare(agent: &Arc<Agent>, wanted: Run) -> Result<(Asked, Launch)> {
+    let asked = Asked { cmd: quoted(&wanted.argv), ..Asked::default() };
     let cgroup = agent.freezer.cgroup();
     let agent = agent.clone();
     let look = move || {
@@ -75,5 +74,5 @@ async fn prepare(agent: &Arc<Agent>, wanted: Run) -> Result<(String, Launch)> {
         })
     };
     let launch = tokio::task::spawn_blocking(look).await.map_err(Refusal::internal)??;
-    Ok((cmd, launch))
+    Ok((asked, launch))
 }

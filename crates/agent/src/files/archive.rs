@@ -18,9 +18,9 @@ use tokio::sync::mpsc;
 use crate::body::{Answer, Body, typed};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
-use crate::files::beneath::{Relative, open};
+use crate::files::Base;
+use crate::files::beneath::Located;
 use crate::files::change::path;
-use crate::place::Place;
 
 /// Bytes of one chunk of the body.
 const CHUNK: usize = 128 * 1024;
@@ -30,16 +30,15 @@ const AHEAD: usize = 4;
 const MAX_DEPTH: usize = 512;
 
 /// `POST files/archive`.
-pub async fn archive(call: Call) -> Result<Answer> {
-    let agent = call.agent.clone();
+pub async fn archive(mut call: Call) -> Result<Answer> {
+    let (_, worker) = call.acting()?;
     let body = call.json().await?;
     let mut fields = Fields::of(&body);
     let wanted = fields.required("path", path);
     let wanted = fields.finish(wanted)?;
-    let place = agent.place()?;
-    let top = agent.pool.run(place, move |place| Top::open(place, &Relative::parse_required(&wanted)?)).await?;
+    let top = worker.run(move |base| Top::open(base, &base.locate_required(&wanted)?)).await?;
     let (packing, answer) = packing();
-    agent.pool.run_long(place, move |_, _| packing.run(|builder| top.write(builder)))?;
+    worker.run_long(move |_, _| packing.run(|builder| top.write(builder)))?;
     Ok(answer)
 }
 
@@ -83,9 +82,8 @@ struct Top {
 }
 
 impl Top {
-    fn open(place: &Place, path: &Relative) -> Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = open(place.root.as_fd(), path.as_str(), flags, 0)?;
+    fn open(base: &Base, path: &Located) -> Result<Self> {
+        let file = base.open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let stat = rustix::fs::fstat(&file)?;
         let name = path.shown().rsplit('/').next().unwrap_or_default().to_owned();
         match FileType::from_raw_mode(stat.st_mode) {

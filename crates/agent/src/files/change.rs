@@ -12,9 +12,8 @@ use serde_json::Value;
 use crate::body::{Answer, nothing, placed, reply};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
-use crate::files::beneath::{Relative, make_parents, open, parent};
+use crate::files::Base;
 use crate::files::list::entry_at;
-use crate::place::Place;
 
 /// How deep a tree to remove may be.
 const MAX_DEPTH: usize = 2048;
@@ -25,48 +24,48 @@ pub fn path(value: &Value) -> Parsed<String> {
 }
 
 /// `POST files/mkdir`.
-pub async fn mkdir(call: Call) -> Result<Answer> {
-    let agent = call.agent.clone();
+pub async fn mkdir(mut call: Call) -> Result<Answer> {
+    let (acting, worker) = call.acting()?;
     let body = call.json().await?;
     let mut fields = Fields::of(&body);
     let parents = fields.optional("parents", boolean).unwrap_or_default();
     let wanted = fields.required("path", path).map(|path| Mkdir { path, parents });
     let wanted = fields.finish(wanted)?;
-    let (made, entry) = agent.pool.run(agent.place()?, move |place| make(place, &wanted)).await?;
-    Ok(placed(made, "files/stat", &entry))
+    let (made, entry) = worker.run(move |base| make(base, &wanted)).await?;
+    Ok(placed(made, "files/stat", &entry, &acting.suffix()))
 }
 
-fn make(place: &Place, wanted: &Mkdir) -> Result<(bool, Entry)> {
-    let path = Relative::parse_required(&wanted.path)?;
-    let root = place.root.as_fd();
-    if wanted.parents && open(root, path.as_str(), OFlags::PATH | OFlags::DIRECTORY, 0).is_ok() {
-        return Ok((false, entry_at(place, &path)?));
+fn make(base: &Base, wanted: &Mkdir) -> Result<(bool, Entry)> {
+    let path = base.locate_required(&wanted.path)?;
+    let root = base.root();
+    if wanted.parents && base.open(&path, OFlags::PATH | OFlags::DIRECTORY).is_ok() {
+        return Ok((false, entry_at(base, &path)?));
     }
     let (above, name) = match path.split() {
-        // The workspace itself exists.
-        Err(_) if path.shown() == "." => return Err(Errno::EXIST.into()),
+        // The workspace itself exists, and so does the machine's root.
+        Err(_) if matches!(path.shown().as_str(), "." | "/") => return Err(Errno::EXIST.into()),
         Err(refusal) => return Err(refusal),
-        Ok((above, name)) if wanted.parents => (make_parents(root, &above)?, name),
-        Ok(_) => parent(root, &path)?,
+        Ok((above, name)) if wanted.parents => (above.make(root)?, name),
+        Ok(_) => path.parent(root)?,
     };
     rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))?;
-    Ok((true, entry_at(place, &path)?))
+    Ok((true, entry_at(base, &path)?))
 }
 
 /// `POST files/remove`: removes a link itself, never its target.
-pub async fn remove(call: Call) -> Result<Answer> {
-    let agent = call.agent.clone();
+pub async fn remove(mut call: Call) -> Result<Answer> {
+    let (_, worker) = call.acting()?;
     let body = call.json().await?;
     let mut fields = Fields::of(&body);
     let recursive = fields.optional("recursive", boolean).unwrap_or_default();
     let wanted = fields.required("path", path).map(|path| Remove { path, recursive });
     let wanted = fields.finish(wanted)?;
-    let work = move |place: &Place| {
-        let path = Relative::parse_required(&wanted.path)?;
-        let (above, name) = parent(place.root.as_fd(), &path)?;
+    let work = move |base: &Base| {
+        let path = base.locate_required(&wanted.path)?;
+        let (above, name) = path.parent(base.root())?;
         remove_at(above.as_fd(), name.as_bytes(), wanted.recursive)
     };
-    agent.pool.run(agent.place()?, work).await?;
+    worker.run(work).await?;
     Ok(nothing())
 }
 
@@ -133,26 +132,26 @@ fn clear(directory: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
 }
 
 /// `POST files/move`.
-pub async fn rename(call: Call) -> Result<Answer> {
-    let agent = call.agent.clone();
+pub async fn rename(mut call: Call) -> Result<Answer> {
+    let (_, worker) = call.acting()?;
     let body = call.json().await?;
     let mut fields = Fields::of(&body);
     let (from, to) = (fields.required("from", path), fields.required("to", path));
     let overwrite = fields.optional("overwrite", boolean).unwrap_or_default();
     let wanted = from.zip(to).map(|(from, to)| Move { from, to, overwrite });
     let wanted = fields.finish(wanted)?;
-    let entry = agent.pool.run(agent.place()?, move |place| move_entry(place, &wanted)).await?;
+    let entry = worker.run(move |base| move_entry(base, &wanted)).await?;
     Ok(reply(StatusCode::OK, &entry))
 }
 
-fn move_entry(place: &Place, wanted: &Move) -> Result<Entry> {
-    let (from, to) = (Relative::parse_required(&wanted.from)?, Relative::parse_required(&wanted.to)?);
-    let (from_above, from_name) = parent(place.root.as_fd(), &from)?;
-    let (to_above, to_name) = parent(place.root.as_fd(), &to)?;
+fn move_entry(base: &Base, wanted: &Move) -> Result<Entry> {
+    let (from, to) = (base.locate_required(&wanted.from)?, base.locate_required(&wanted.to)?);
+    let (from_above, from_name) = from.parent(base.root())?;
+    let (to_above, to_name) = to.parent(base.root())?;
     let rename = |flags: RenameFlags| rustix::fs::renameat_with(&from_above, from_name, &to_above, to_name, flags);
     if !wanted.overwrite {
         rename(RenameFlags::NOREPLACE)?;
-        return entry_at(place, &to);
+        return entry_at(base, &to);
     }
     match rename(RenameFlags::empty()) {
         // What cannot be replaced directly swaps places with the source, and is then removed.
@@ -162,5 +161,5 @@ fn move_entry(place: &Place, wanted: &Move) -> Result<Entry> {
         }
         other => other?,
     }
-    entry_at(place, &to)
+    entry_at(base, &to)
 }

@@ -18,25 +18,22 @@ use crate::body::{Answer, reply};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::files::Pool;
-use crate::files::beneath::{Relative, make_parents, open};
-use crate::files::content::write_all;
+use crate::files::beneath::Located;
 use crate::files::extended::Extended;
 use crate::files::incoming::{AHEAD, In, broken, feed};
-use crate::place::Place;
+use crate::files::upload::write_all;
 
 /// The most directories whose permissions are set at the end.
 const MAX_MODES: usize = 100_000;
 
 /// `POST files/extract`.
-pub async fn extract(call: Call) -> Result<Answer> {
+pub async fn extract(mut call: Call) -> Result<Answer> {
     let path = call.query.text("path").unwrap_or(".").to_owned();
-    call.query.finish()?;
-    let place = call.agent.place()?;
-    let into = move |place: &Place| make_parents(place.root.as_fd(), &Relative::parse(&path)?);
-    let root = call.agent.pool.run(place, into).await?;
+    let (_, worker) = call.acting()?;
+    let root = worker.run(move |base| base.locate(&path)?.make(base.root())).await?;
     let (chunks, receiver) = mpsc::channel(AHEAD);
     let (tell, told) = oneshot::channel();
-    call.agent.pool.run_long(place, move |_, pool| {
+    worker.run_long(move |_, pool| {
         let reader = In { chunks: receiver, current: Bytes::new() };
         drop(tell.send(Extraction { root, pool, modes: Vec::new(), extended: Extended::default() }.run(reader)));
     })?;
@@ -49,7 +46,7 @@ struct Extraction<'a> {
     root: OwnedFd,
     pool: &'a Pool,
     /// Permissions of directories, set once nothing more goes into them.
-    modes: Vec<(Relative, u32)>,
+    modes: Vec<(Located, u32)>,
     extended: Extended,
 }
 
@@ -61,7 +58,7 @@ impl Extraction<'_> {
             count += u64::from(self.entry(entry.map_err(broken)?)?);
         }
         for (path, mode) in std::mem::take(&mut self.modes).into_iter().rev() {
-            let directory = open(self.root.as_fd(), path.as_str(), OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+            let directory = path.open(self.root.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
             self.pool.pass(|| rustix::fs::fchmod(&directory, Mode::from_raw_mode(mode)))?;
         }
         Ok(count)
@@ -82,9 +79,9 @@ impl Extraction<'_> {
         Ok(true)
     }
 
-    fn place(&mut self, path: &Relative, link: Option<Vec<u8>>, entry: &mut Entry<'_, In>) -> Result<()> {
+    fn place(&mut self, path: &Located, link: Option<Vec<u8>>, entry: &mut Entry<'_, In>) -> Result<()> {
         let (above, name) = path.split()?;
-        let above = self.pool.pass(|| make_parents(self.root.as_fd(), &above))?;
+        let above = self.pool.pass(|| above.make(self.root.as_fd()))?;
         match entry.header().entry_type() {
             EntryType::Regular | EntryType::Continuous => self.file(&above, name, entry),
             EntryType::Directory => self.directory(&above, name, path, entry),
@@ -99,7 +96,7 @@ impl Extraction<'_> {
                 let target = relative(&link.ok_or_else(|| broken("it has a link without a target"))?)?;
                 let (target_above, target_name) = target.split()?;
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
-                let target_above = open(self.root.as_fd(), target_above.as_str(), flags, 0)?;
+                let target_above = target_above.open(self.root.as_fd(), flags, 0)?;
                 self.pool.pass(|| {
                     make_room(&above, name.as_bytes())?;
                     Ok(rustix::fs::linkat(&target_above, target_name, &above, name, AtFlags::empty())?)
@@ -124,12 +121,12 @@ impl Extraction<'_> {
         })
     }
 
-    fn directory(&mut self, above: &OwnedFd, name: &str, path: &Relative, entry: &Entry<'_, In>) -> Result<()> {
+    fn directory(&mut self, above: &OwnedFd, name: &str, path: &Located, entry: &Entry<'_, In>) -> Result<()> {
         let mode = entry.header().mode().map_err(broken)? & 0o7777;
         match self.pool.pass(|| rustix::fs::mkdirat(above, name, Mode::from_raw_mode(0o755))) {
             Ok(()) => {}
             Err(Errno::EXIST) => {
-                open(self.root.as_fd(), path.as_str(), OFlags::PATH | OFlags::DIRECTORY, 0)?;
+                path.open(self.root.as_fd(), OFlags::PATH | OFlags::DIRECTORY, 0)?;
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
@@ -167,7 +164,7 @@ pub fn fill(pool: &Pool, file: &OwnedFd, entry: &mut Entry<'_, In>) -> Result<()
     }
 }
 
-fn relative(bytes: &[u8]) -> Result<Relative> {
+fn relative(bytes: &[u8]) -> Result<Located> {
     let text = std::str::from_utf8(bytes).map_err(|_| broken("it has a name that is not UTF-8"))?;
-    Relative::parse_required(text)
+    Located::parse_required(text)
 }

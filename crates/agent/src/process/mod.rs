@@ -13,6 +13,7 @@
 pub mod api;
 mod follow;
 mod hold;
+mod input;
 mod launch;
 mod lines;
 mod log;
@@ -20,6 +21,7 @@ mod pump;
 mod reaper;
 mod request;
 mod signals;
+mod spawn;
 mod vfork;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,21 +30,25 @@ use std::sync::{Arc, Mutex};
 use berth_domain::agent::error::code;
 use berth_domain::agent::runtime::{Exit, Process as View, ProcessState};
 use berth_domain::time::Timestamp;
-use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
 
 use crate::error::{Refusal, Result};
 use crate::lock::lock;
+use crate::query::decoded;
+use crate::terminal::Device;
 
-pub use api::How;
 pub use follow::{Follow, Form, Leash};
 use hold::Hold;
+use input::Input;
 pub use launch::{Launch, base_env, launch};
 pub use log::Log;
 pub use reaper::{Ended, Ending, Reaper};
 pub use request::{arguments, environment as environment_rule, quoted};
 pub use signals::{by_name as signal_by_name, name as signal_name};
+pub use spawn::{How, begin};
 
+/// What stands before a tag in place of a number: it names the newest process with that tag that runs.
+const TAG: &str = "tag:";
 /// Commands and processes that run at once.
 const MAX_RUNNING: usize = 1024;
 /// Ended processes that are kept.
@@ -50,12 +56,29 @@ const MAX_ENDED: usize = 256;
 /// Memory that the logs of ended processes take together, in bytes, without those that a client still reads.
 const MAX_ENDED_LOGS: usize = 64 * 1024 * 1024;
 
+/// What was asked for when a process was started.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// The command line; of a program and its arguments, as a shell would take them.
+    pub cmd: String,
+    /// The program and its arguments, if it was started by them.
+    pub argv: Option<Vec<String>>,
+    /// Its working directory.
+    pub cwd: Option<String>,
+    /// Its own variables.
+    pub env: BTreeMap<String, String>,
+    /// A name by which it is found.
+    pub tag: Option<String>,
+}
+
 /// A process, running or not.
 pub struct Process {
     /// Its number, and that of its group.
     pub pid: i32,
-    /// The program or command line.
-    pub cmd: String,
+    /// What was asked for.
+    pub asked: Asked,
+    /// Whether it has, or had, a terminal.
+    pub pty: bool,
     /// When it was started.
     pub started_at: Timestamp,
     /// Its output.
@@ -71,19 +94,28 @@ pub struct Process {
     /// Notified when it is to end.
     pub end: Notify,
     /// Its input, while it is open.
-    pub stdin: tokio::sync::Mutex<Option<pipe::Sender>>,
+    pub stdin: tokio::sync::Mutex<Option<Input>>,
+    /// Its terminal, if it has one, until it has ended.
+    pub terminal: Mutex<Option<Arc<Device>>>,
 }
 
 impl Process {
-    /// Its public view.
-    pub fn view(&self) -> View {
+    /// Its public view, with its variables or without.
+    pub fn view(&self, env: bool) -> View {
         let exit = lock(&self.exit).clone();
+        let asked = &self.asked;
         View {
             pid: self.pid,
-            cmd: self.cmd.clone(),
+            cmd: asked.cmd.clone(),
             state: if exit.is_some() { ProcessState::Exited } else { ProcessState::Running },
             started_at: self.started_at.to_string(),
             exit,
+            argv: asked.argv.clone(),
+            cwd: asked.cwd.clone(),
+            tag: asked.tag.clone(),
+            pty: self.pty,
+            output_bytes: lock(&self.log).end(),
+            env: env.then(|| asked.env.clone()),
         }
     }
 
@@ -122,7 +154,8 @@ impl Process {
     fn sample(pid: i32, log: Log, hold: Hold) -> Arc<Self> {
         Arc::new(Self {
             pid,
-            cmd: String::new(),
+            asked: Asked::default(),
+            pty: false,
             started_at: crate::clock::now(),
             log: Mutex::new(log),
             hold: Mutex::new(hold),
@@ -131,6 +164,7 @@ impl Process {
             changed: watch::Sender::new(()),
             end: Notify::new(),
             stdin: tokio::sync::Mutex::new(None),
+            terminal: Mutex::new(None),
         })
     }
 }
@@ -205,9 +239,15 @@ impl Processes {
         }
     }
 
-    /// The process with the number in a path.
-    pub fn get(&self, pid: &str) -> Result<Arc<Process>> {
-        let found = pid.parse().ok().and_then(|pid: i32| lock(&self.table).by_pid.get(&pid).cloned());
+    /// The process that a path names: by its number, or by its tag, as [`TAG`] says.
+    pub fn get(&self, name: &str) -> Result<Arc<Process>> {
+        let name = decoded(name);
+        let found = match name.strip_prefix(TAG) {
+            Some(tag) => {
+                self.all().into_iter().find(|process| process.asked.tag.as_deref() == Some(tag) && process.runs())
+            }
+            None => name.parse().ok().and_then(|pid: i32| lock(&self.table).by_pid.get(&pid).cloned()),
+        };
         found.ok_or_else(|| Refusal::not_found("There is no such process; 'GET processes' lists those there are."))
     }
 
@@ -227,6 +267,28 @@ impl Processes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tag_names_the_newest_that_runs() {
+        let processes = Processes::default();
+        let add = |pid: i32, tag: Option<&str>| {
+            let sample = Process::sample(pid, Log::default(), Hold::default());
+            let mut process = Arc::into_inner(sample).unwrap();
+            process.asked.tag = tag.map(ToOwned::to_owned);
+            process.started_at.0 += i64::from(pid);
+            processes.reserve().unwrap();
+            processes.add(Arc::new(process));
+        };
+        for (pid, tag) in [(1, Some("a b/c")), (2, Some("a b/c")), (3, Some("other")), (4, None)] {
+            add(pid, tag);
+        }
+        let found = |name: &str| processes.get(name).map(|process| process.pid).ok();
+        assert_eq!((found("tag:a%20b%2Fc"), found("tag%3Aother"), found("3")), (Some(2), Some(3), Some(3)));
+        assert_eq!((found("tag:none"), found("tag:"), found("tag"), found("7")), (None, None, None, None));
+        let exit = Exit { code: Some(0), signal: None, timed_out: false };
+        *lock(&processes.get("2").unwrap().exit) = Some(exit);
+        assert_eq!(found("tag:a%20b%2Fc"), Some(1));
+    }
 
     /// A process that ended; the limit has room for the logs of seven such.
     fn end(processes: &Processes, pid: i32, hold: Hold) -> Arc<Process> {

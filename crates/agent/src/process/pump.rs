@@ -15,6 +15,7 @@ use crate::lock::lock;
 use crate::process::hold::{AHEAD, LAST};
 use crate::process::reaper::{Ended, Ending, Reaper};
 use crate::process::{Process, Processes, signal_name};
+use crate::terminal::Device;
 
 /// How long to wait for output after the process ended, if other processes hold its streams.
 const GRACE: Duration = Duration::from_millis(100);
@@ -30,22 +31,61 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 64 * 1024]);
 }
 
+enum Stream {
+    Pipe(Receiver),
+    Terminal(Arc<Device>),
+}
+
+impl Stream {
+    async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Pipe(pipe) => pipe.readable().await,
+            Self::Terminal(device) => device.readable().await,
+        }
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Pipe(pipe) => pipe.try_read(buffer),
+            Self::Terminal(device) => device.try_read(buffer),
+        }
+    }
+}
+
 /// One stream of a process.
 pub struct Source {
-    pipe: Option<Receiver>,
+    stream: Option<Stream>,
     stderr: bool,
+    /// Whether no process has a terminal's other end open. One may open it again, which shows when the process has
+    /// ended.
+    shut: bool,
 }
 
 impl Source {
     /// The stream of a pipe.
-    pub fn new(pipe: Receiver, stderr: bool) -> Self {
-        Self { pipe: Some(pipe), stderr }
+    pub fn pipe(pipe: Receiver, stderr: bool) -> Self {
+        Self { stream: Some(Stream::Pipe(pipe)), ..Self::none(stderr) }
+    }
+
+    /// What a terminal shows.
+    pub fn terminal(device: Arc<Device>) -> Self {
+        Self { stream: Some(Stream::Terminal(device)), ..Self::none(false) }
+    }
+
+    /// No stream.
+    pub fn none(stderr: bool) -> Self {
+        Self { stream: None, stderr, shut: false }
+    }
+
+    /// The stream, if there may be something to read.
+    fn open(&self) -> Option<&Stream> {
+        self.stream.as_ref().filter(|_| !self.shut)
     }
 
     async fn readable(&self) {
-        match &self.pipe {
+        match self.open() {
             // An error shows at the next read.
-            Some(pipe) => drop(pipe.readable().await),
+            Some(stream) => drop(stream.readable().await),
             None => pending().await,
         }
     }
@@ -55,9 +95,9 @@ impl Source {
     fn take(&mut self, process: &Process, ahead: u64) -> bool {
         let mut any = false;
         for _ in 0..TURN {
-            let Some(pipe) = self.pipe.as_ref().filter(|_| !process.waits(ahead)) else { break };
+            let Some(stream) = self.open().filter(|_| !process.waits(ahead)) else { break };
             let read = BUFFER.with_borrow_mut(|buffer| {
-                let read = pipe.try_read(buffer);
+                let read = stream.try_read(buffer);
                 if let Ok(n) = read {
                     lock(&process.log).append(self.stderr, &buffer[..n]);
                 }
@@ -66,11 +106,18 @@ impl Source {
             match read {
                 Ok(n) if n > 0 => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Ok(_) | Err(_) => self.pipe = None,
+                Ok(_) | Err(_) => self.close(),
             }
             any = true;
         }
         any
+    }
+
+    fn close(&mut self) {
+        match self.stream {
+            Some(Stream::Terminal(_)) => self.shut = true,
+            _ => self.stream = None,
+        }
     }
 }
 
@@ -118,6 +165,7 @@ impl Pump {
         self.processes.ended(&self.process);
         self.process.changed.send_replace(());
         *self.process.stdin.lock().await = None;
+        *lock(&self.process.terminal) = None;
         self.discard();
     }
 
@@ -173,7 +221,8 @@ impl Pump {
     /// Reads the output from before the end. Another process that holds the streams may write on for a moment, but no
     /// more than the reader for which the process waits can still read.
     async fn drain(&mut self, deadline: Instant) {
-        let open = |sources: &[Source]| sources.iter().any(|source| source.pipe.is_some());
+        let open = |sources: &[Source]| sources.iter().any(|source| source.open().is_some());
+        self.sources.iter_mut().for_each(|source| source.shut = false);
         loop {
             let mut any = false;
             for source in &mut self.sources {
@@ -202,11 +251,11 @@ impl Pump {
     /// Reads and discards what processes write that inherited the streams, so that they are not killed by a closed
     /// pipe.
     fn discard(self) {
-        for Source { pipe, .. } in self.sources {
-            let Some(pipe) = pipe else { continue };
+        for Source { stream, .. } in self.sources {
+            let Some(stream) = stream else { continue };
             tokio::spawn(async move {
-                while pipe.readable().await.is_ok() {
-                    let read = BUFFER.with_borrow_mut(|buffer| pipe.try_read(buffer));
+                while stream.readable().await.is_ok() {
+                    let read = BUFFER.with_borrow_mut(|buffer| stream.try_read(buffer));
                     match read {
                         Ok(n) if n > 0 => tokio::task::yield_now().await,
                         Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
@@ -239,12 +288,12 @@ mod tests {
     /// A process that ended, and its output, which another process inherited.
     fn ended() -> (Pump, OwnedFd) {
         let (ours, inherited) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let output = Source::new(Receiver::from_owned_fd(ours).unwrap(), false);
+        let output = Source::pipe(Receiver::from_owned_fd(ours).unwrap(), false);
         let pump = Pump {
             process: Process::sample(1, Log::default(), Hold::default()),
             processes: Arc::default(),
             reaper: Arc::default(),
-            sources: [output, Source { pipe: None, stderr: true }],
+            sources: [output, Source::none(true)],
             ending: oneshot::channel().1,
             deadline: None,
         };

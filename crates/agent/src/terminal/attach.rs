@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::{mpsc, watch};
 
+use crate::acting::Acting;
 use crate::body::{Answer, Body, typed};
 use crate::call::Call;
 use crate::error::Result;
@@ -19,11 +20,10 @@ use crate::events::{Feed, Feeding};
 use crate::lock::lock;
 use crate::process::{signal_by_name, signal_name};
 use crate::query::Query;
-use crate::terminal::pty::{Wanted, open, size};
+use crate::terminal::device::{SIZES, size};
+use crate::terminal::pty::{Wanted, open};
 use crate::terminal::{Terminal, Terminals};
 
-/// Columns and rows.
-const SIZES: std::ops::RangeInclusive<u64> = 1..=10_000;
 /// The most bytes of one frame of output.
 const CHUNK: usize = 64 * 1024;
 /// How long the program may take to read what was typed before a connection ended.
@@ -78,13 +78,14 @@ fn parse(query: &mut Query) -> (Option<String>, Wanted) {
     let size = size(u16::try_from(cols).unwrap_or(80), u16::try_from(rows).unwrap_or(24));
     let text = |name: &str| query.text(name).map(str::to_owned);
     let (id, cmd, cwd, user) = (text("id"), text("cmd"), text("cwd"), text("user"));
-    if user.as_deref().is_some_and(|user| !matches!(user, "user" | "root")) {
+    let root = query.flag("root");
+    if !root && user.as_deref().is_some_and(|user| !matches!(user, "user" | "root")) {
         query.fail("user", "must be user or root");
     }
     if cmd.as_deref().is_some_and(|cmd| cmd.contains('\0')) {
         query.fail("cmd", "must not contain the character NUL");
     }
-    (id, Wanted { size, cmd, cwd, user })
+    (id, Wanted { size, cmd, cwd, acting: Acting::new(root, user) })
 }
 
 /// Takes the client's frames until they end or are malformed.

@@ -4,17 +4,16 @@
 //! agent keeps it for a minute, so that a client that was away can learn of the end.
 
 mod attach;
+mod device;
 mod pty;
 mod readers;
 mod screen;
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use berth_domain::agent::error::code;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 
 use crate::error::{Refusal, Result};
@@ -22,6 +21,7 @@ use crate::lock::lock;
 use crate::process::Ended;
 
 pub use attach::terminal;
+pub use device::{Device, SIZES, TERM, open, size};
 use readers::Readers;
 use screen::Screen;
 
@@ -35,7 +35,7 @@ pub struct Terminal {
     id: String,
     pid: i32,
     /// The agent's end; the program has the other.
-    device: AsyncFd<OwnedFd>,
+    device: Device,
     screen: Mutex<Screen>,
     readers: Mutex<Readers>,
     /// Notified when a reader moved on.

@@ -3,37 +3,30 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::fs::OFlags;
-use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::acting::Acting;
 use crate::agent::Agent;
 use crate::error::{Refusal, Result};
 use crate::lock::lock;
-use crate::process::api::{environment, settle};
+use crate::process::api::environment;
 use crate::process::{Ended, Ending, Launch, launch};
 use crate::terminal::Terminal;
+use crate::terminal::device::{self, Device, TERM};
 
 /// How long to wait for output once the program ended.
 const GRACE: Duration = Duration::from_millis(100);
 /// A little more than a terminal holds when its program ends (Linux: 8 KiB in `drivers/tty/pty.c`, 4 KiB in `n_tty.c`).
 /// After the grace no more than that is read: another process may go on writing.
 const HELD: usize = 64 * 1024;
-/// Pause between two tries to read a terminal whose other end was closed once: a process may open it again, and tokio
-/// takes it for ready for ever.
-const SHUT: Duration = Duration::from_millis(20);
 /// How long to wait for a reader that is far behind.
 const READING: Duration = Duration::from_secs(1);
 const CHUNK: usize = 16 * 1024;
-/// The value of `TERM`, unless the sandbox sets one.
-const TERM: &str = "xterm-256color";
 
 /// A terminal to open.
 pub struct Wanted {
@@ -41,26 +34,18 @@ pub struct Wanted {
     pub size: Winsize,
     /// The program that runs; the login shell by default.
     pub cmd: Option<String>,
-    /// Its working directory, from the workspace's root.
+    /// Its working directory.
     pub cwd: Option<String>,
-    /// Its account: `user` or `root`.
-    pub user: Option<String>,
-}
-
-/// A size in characters.
-pub fn size(cols: u16, rows: u16) -> Winsize {
-    Winsize { ws_col: cols, ws_row: rows, ws_xpixel: 0, ws_ypixel: 0 }
+    /// As whom it runs, and where the path of its directory begins.
+    pub acting: Acting,
 }
 
 /// Opens a terminal and starts its program.
 pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     agent.terminals.make_room()?;
     let place = agent.place()?;
-    let (account, cwd) = settle(agent, wanted.user.as_deref(), wanted.cwd.as_deref()).await?;
-    let (ours, theirs) = pair(wanted.size).map_err(Refusal::internal)?;
-    if rustix::process::geteuid().is_root() {
-        rustix::fs::fchown(&theirs, Some(account.uid()), None).map_err(Refusal::internal)?;
-    }
+    let (account, cwd) = wanted.acting.settle(agent, wanted.cwd.as_deref()).await?;
+    let (ours, theirs) = device::open(wanted.size, &account).map_err(Refusal::internal)?;
     let mut env = environment(agent, &account, &BTreeMap::new());
     env.entry("TERM".to_owned()).or_insert_with(|| TERM.to_owned());
     let has_path = lock(&agent.identity).env.contains_key("PATH");
@@ -68,12 +53,9 @@ pub async fn open(agent: &Arc<Agent>, wanted: Wanted) -> Result<Arc<Terminal>> {
     let cgroup = agent.freezer.cgroup();
     let launched = Launch { program, name, arguments, env, cwd, account, cgroup, terminal: true, isolated: false };
     let reaper = agent.reaper.clone();
-    let start = move || {
-        let copy = || theirs.try_clone().map_err(Refusal::internal);
-        launch(&reaper, launched, [copy()?, copy()?, copy()?])
-    };
+    let start = move || launch(&reaper, launched, theirs);
     let (child, ending) = tokio::task::spawn_blocking(start).await.map_err(Refusal::internal)??;
-    let terminal = Arc::new(Terminal::of(new_id()?, child.as_raw_pid(), ours).map_err(Refusal::internal)?);
+    let terminal = Arc::new(Terminal::of(new_id()?, child.as_raw_pid(), ours));
     agent.terminals.add(terminal.clone());
     tokio::spawn(carry(agent.clone(), terminal.clone(), ending));
     Ok(terminal)
@@ -90,16 +72,6 @@ fn program(runner: &str, shell: &str, cmd: Option<String>, has_path: bool) -> Pr
     // own.
     let name = (!has_path).then(|| format!("-{}", shell.rsplit('/').next().unwrap_or(shell)).into());
     (shell.into(), name, Vec::new())
-}
-
-fn pair(size: Winsize) -> io::Result<(OwnedFd, OwnedFd)> {
-    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let ours = rustix::pty::openpt(flags)?;
-    rustix::pty::unlockpt(&ours)?;
-    let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, flags)?;
-    rustix::termios::tcsetwinsize(&ours, size)?;
-    rustix::fs::fcntl_setfl(&ours, OFlags::RDWR | OFlags::NONBLOCK)?;
-    Ok((ours, theirs))
 }
 
 fn new_id() -> Result<String> {
@@ -160,30 +132,18 @@ async fn take(terminal: &Terminal, buffer: &mut [u8]) -> usize {
 }
 
 async fn read(terminal: &Terminal, buffer: &mut [u8]) -> usize {
-    loop {
-        let Ok(mut ready) = terminal.device.readable().await else { return 0 };
-        // A try that finds nothing clears this.
-        let is_shut = ready.ready().is_read_closed();
-        let read = ready.try_io(|device| Ok(rustix::io::read(device.get_ref(), &mut *buffer)?));
-        match read {
-            Ok(Ok(n)) if n > 0 => {
-                lock(&terminal.screen).append(&buffer[..n]);
-                terminal.changed.send_replace(());
-                return n;
-            }
-            Ok(_) => return 0,
-            Err(_would_block) if is_shut => sleep(SHUT).await,
-            Err(_would_block) => {}
-        }
+    let read = terminal.device.read(buffer).await;
+    if read > 0 {
+        lock(&terminal.screen).append(&buffer[..read]);
+        terminal.changed.send_replace(());
     }
+    read
 }
 
 impl Terminal {
-    /// The terminal of a process; `ours` is the agent's end.
-    fn of(id: String, pid: i32, ours: OwnedFd) -> io::Result<Self> {
-        #[expect(deprecated, reason = "an owned descriptor stays the same and open, which is all its successor asks")]
-        let device = AsyncFd::new(ours)?;
-        Ok(Self {
+    /// The terminal of a process; `device` is the agent's end.
+    fn of(id: String, pid: i32, device: Device) -> Self {
+        Self {
             id,
             pid,
             device,
@@ -193,47 +153,36 @@ impl Terminal {
             exit: Mutex::default(),
             changed: watch::Sender::new(()),
             typing: tokio::sync::Mutex::default(),
-        })
+        }
     }
 
     /// Types bytes in.
-    pub async fn type_in(&self, mut bytes: &[u8]) -> io::Result<()> {
+    pub async fn type_in(&self, bytes: &[u8]) -> io::Result<()> {
         let _alone = self.typing.lock().await;
-        while !bytes.is_empty() {
-            let mut ready = self.device.writable().await?;
-            let is_shut = ready.ready().is_write_closed();
-            match ready.try_io(|device| Ok(rustix::io::write(device.get_ref(), bytes)?)) {
-                Ok(written) => bytes = &bytes[written?..],
-                Err(_would_block) if !is_shut => {}
-                // No program reads it any more.
-                Err(_would_block) if lock(&self.exit).is_some() => return Ok(()),
-                Err(_would_block) => sleep(SHUT).await,
-            }
-        }
-        Ok(())
+        self.device.type_in(bytes, || lock(&self.exit).is_some()).await
     }
 
     /// Sets the window's size; the kernel signals the program.
     pub fn resize(&self, size: Winsize) -> io::Result<()> {
-        Ok(rustix::termios::tcsetwinsize(self.device.get_ref(), size)?)
+        self.device.resize(size)
     }
 
     /// Sends a signal to the process in the foreground.
     pub fn signal(&self, signal: rustix::process::Signal) -> io::Result<()> {
-        let group = rustix::termios::tcgetpgrp(self.device.get_ref())?;
-        Ok(rustix::process::kill_process_group(group, signal)?)
+        self.device.signal(signal)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::device::{pair, size};
 
     /// What a terminal shows of an ended program that left this in it, to a reader that is behind and does not read.
     async fn shown_to_who_is_behind(left: &[u8]) -> Vec<u8> {
         const BEHIND: usize = 200 * 1024;
         let (ours, theirs) = pair(size(80, 24)).unwrap();
-        let terminal = Arc::new(Terminal::of("t".into(), 1, ours).unwrap());
+        let terminal = Arc::new(Terminal::of("t".into(), 1, ours));
         lock(&terminal.readers).add(0);
         lock(&terminal.screen).append(&vec![b'x'; BEHIND]);
         assert_eq!(rustix::io::write(&theirs, left).unwrap(), left.len());

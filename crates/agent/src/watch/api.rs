@@ -12,8 +12,9 @@ use crate::body::{Answer, events};
 use crate::call::Call;
 use crate::error::{Refusal, Result};
 use crate::events::{self, Feed, Feeding};
-use crate::files::Relative;
+use crate::files::Worker;
 use crate::lock::lock;
+use crate::watch::ring::Event;
 use crate::watch::{Subject, Watch, Watches, inotify};
 
 /// How long a watch without readers is kept.
@@ -25,26 +26,34 @@ const BATCH: usize = 64 * 1024;
 pub async fn watch(mut call: Call) -> Result<Answer> {
     let path = call.query.text("path").unwrap_or(".").to_owned();
     let recursive = call.query.flag("recursive");
-    call.query.finish()?;
-    let subject = Subject { path: Relative::parse(&path)?.shown(), recursive };
+    let (acting, worker) = call.acting()?;
+    let subject = Subject { path: worker.base().locate(&path)?.shown(), recursive, acting };
     let last = call.headers.get("last-event-id").and_then(|value| value.to_str().ok()).map(str::to_owned);
     let watches = call.agent.watches.clone();
     let (watch, next) = match last.as_deref().map(|last| watches.resume(last, &subject)) {
         Some(Some(resumed)) => resumed,
         known => {
             // In a task of its own: a client that leaves meanwhile must not leave the watch half made.
-            let agent = call.agent.clone();
-            let opened = tokio::spawn(async move { inotify::open(&agent, subject).await });
+            let all = watches.clone();
+            let opened = tokio::spawn(async move { open(&all, worker, subject).await });
             let watch = opened.await.map_err(Refusal::internal)??;
             // A reader that names an event of a forgotten watch may have missed something.
             if known.is_some() {
-                lock(&watch.ring).overflow();
+                lock(&watch.ring).push(Event::Overflow);
             }
             (watch, 0)
         }
     };
     let changes = watch.changed.subscribe();
     Ok(events(Feeding::new(Reader { _presence: Presence::new(watch.clone(), watches), watch, changes, next })))
+}
+
+/// Opens one more watch.
+async fn open(all: &Watches, worker: Worker, subject: Subject) -> Result<Arc<Watch>> {
+    all.make_room()?;
+    let watch = inotify::open(worker, subject).await?;
+    lock(&all.by_id).insert(watch.id, watch.clone());
+    Ok(watch)
 }
 
 /// The presence of a reader at a watch.
@@ -101,8 +110,8 @@ impl Reader {
             sse::write(&mut out, Some(&id), Some("overflow"), "{}");
         }
         while out.len() < BATCH {
-            let Some((name, data)) = ring.get(self.next) else { break };
-            sse::write(&mut out, Some(&self.watch.event_id(self.next)), Some(name), data);
+            let Some(event) = ring.get(self.next) else { break };
+            sse::write(&mut out, Some(&self.watch.event_id(self.next)), Some(event.name()), &event.data());
             self.next += 1;
         }
         out

@@ -1,8 +1,8 @@
-//! Gets changes from the kernel, as the user: files that the user may not read are not watched.
+//! Gets changes from the kernel, as who asked: files that they may not read are not watched.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,14 +10,12 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::fs::{Dir, FileType, OFlags};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch as changes;
+use tokio::sync::{mpsc, oneshot, watch as changes};
 
-use crate::agent::Agent;
 use crate::error::{Refusal, Result};
-use crate::files::open as open_beneath;
+use crate::files::{Base, Worker, join, named, open as open_beneath};
 use crate::lock::lock;
-use crate::place::Place;
-use crate::watch::ring::Ring;
+use crate::watch::ring::{Event, Ring};
 use crate::watch::tree::{Effect, Raw, Tree};
 use crate::watch::{Readers, Subject, Watch};
 
@@ -25,6 +23,8 @@ use crate::watch::{Readers, Subject, Watch};
 const MAX_DIRECTORIES: usize = 8192;
 /// The most events that are read before they are handled.
 const MAX_EVENTS: usize = 1024;
+/// How often so many are read for who asks for all.
+const MAX_TURNS: usize = 64;
 /// How long the second half of a move may take.
 const MOVE: Duration = Duration::from_millis(50);
 
@@ -37,29 +37,31 @@ struct Entered {
 }
 
 struct Watching {
-    agent: Arc<Agent>,
+    worker: Worker,
+    /// Who wants everything read that the kernel has told so far.
+    asked: mpsc::Receiver<oneshot::Sender<()>>,
     device: Arc<OwnedFd>,
     tree: Tree,
     watch: Arc<Watch>,
 }
 
 /// Begins to watch.
-pub async fn open(agent: &Arc<Agent>, subject: Subject) -> Result<Arc<Watch>> {
-    agent.watches.make_room()?;
+pub async fn open(worker: Worker, subject: Subject) -> Result<Arc<Watch>> {
     let device = Arc::new(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(Refusal::internal)?);
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(Refusal::internal)?;
+    let (ask, asked) = mpsc::channel(1);
     let watch = Arc::new(Watch {
         id: u64::from_ne_bytes(random),
         subject: subject.clone(),
         ring: Mutex::new(Ring::default()),
         changed: changes::Sender::new(()),
         readers: Mutex::new(Readers::default()),
+        ask,
     });
     let tree = Tree::new(subject.recursive);
-    let mut watching = Watching { agent: agent.clone(), device, tree, watch: watch.clone() };
+    let mut watching = Watching { worker, asked, device, tree, watch: watch.clone() };
     watching.enter_first(subject.path).await?;
-    lock(&agent.watches.by_id).insert(watch.id, watch.clone());
     lock(&watch.readers).task = Some(tokio::spawn(watching.run()).abort_handle());
     Ok(watch)
 }
@@ -67,24 +69,23 @@ pub async fn open(agent: &Arc<Agent>, subject: Subject) -> Result<Arc<Watch>> {
 impl Watching {
     async fn enter_first(&mut self, path: String) -> Result<()> {
         let (device, recursive) = (self.device.clone(), self.watch.subject.recursive);
-        let add = move |place: &Place| {
-            let mut all = vec![add(place, &device, path, false)?];
+        let add = move |base: &Base| {
+            let mut all = vec![add(base, &device, path, false)?];
             let mut next = 0;
             while recursive && next < all.len() && all.len() < MAX_DIRECTORIES {
                 for below in directories(&all[next]) {
                     // A directory that vanished meanwhile, or that the user may not read, is not watched.
-                    all.extend(self::add(place, &device, below, true).ok());
+                    all.extend(self::add(base, &device, below, true).ok());
                 }
                 next += 1;
             }
             Ok(all)
         };
-        let place = self.agent.place()?.clone();
-        for entered in self.agent.pool.run(&place, add).await? {
+        for entered in self.worker.run(add).await? {
             self.tree.watched(entered.descriptor, entered.path);
         }
         if self.tree.len() >= MAX_DIRECTORIES {
-            lock(&self.watch.ring).overflow();
+            lock(&self.watch.ring).push(Event::Overflow);
         }
         Ok(())
     }
@@ -95,15 +96,19 @@ impl Watching {
         let Ok(readiness) = AsyncFd::new(self.device.clone()) else { return };
         loop {
             let wait = if self.tree.is_moving() { MOVE } else { Duration::MAX };
-            match tokio::time::timeout(wait, readiness.readable()).await {
+            let ready = tokio::select! {
+                ready = tokio::time::timeout(wait, readiness.readable()) => ready,
+                Some(tell) = self.asked.recv() => {
+                    self.catch_up().await;
+                    // Who asked may have left.
+                    let _ = tell.send(());
+                    continue;
+                }
+            };
+            match ready {
                 Ok(Ok(mut ready)) => {
-                    let (events, all) = read(&self.device);
-                    if all {
+                    if self.take().await {
                         ready.clear_ready();
-                    }
-                    for raw in events {
-                        let effects = self.tree.event(raw);
-                        self.apply(effects).await;
                     }
                 }
                 Ok(Err(_)) => return,
@@ -116,17 +121,37 @@ impl Watching {
         }
     }
 
+    /// Takes events that are there; returns whether these were all.
+    async fn take(&mut self) -> bool {
+        let (events, all) = read(&self.device);
+        for raw in events {
+            let effects = self.tree.event(raw);
+            self.apply(effects).await;
+        }
+        all
+    }
+
+    /// Takes all events, but not for ever, if somebody goes on making some.
+    async fn catch_up(&mut self) {
+        for _ in 0..MAX_TURNS {
+            if self.take().await {
+                break;
+            }
+        }
+        self.watch.changed.send_replace(());
+    }
+
     async fn apply(&mut self, effects: Vec<Effect>) {
         let mut effects = VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::Tell(change) => lock(&self.watch.ring).change(&change),
+                Effect::Tell(change) => lock(&self.watch.ring).push(Event::Change(change)),
                 Effect::TellIfThere(change) => {
                     if self.is_there(change.path.clone()).await {
-                        lock(&self.watch.ring).change(&change);
+                        lock(&self.watch.ring).push(Event::Change(change));
                     }
                 }
-                Effect::Overflow => lock(&self.watch.ring).overflow(),
+                Effect::Overflow => lock(&self.watch.ring).push(Event::Overflow),
                 Effect::Leave(descriptor) => drop(inotify::remove_watch(&self.device, descriptor)),
                 Effect::Enter(path) => effects.extend(self.enter(path).await),
             }
@@ -134,10 +159,8 @@ impl Watching {
     }
 
     async fn is_there(&self, path: String) -> bool {
-        let Some(place) = self.agent.place.get() else { return false };
-        let look =
-            move |place: &Place| Ok(open_beneath(place.root.as_fd(), &path, OFlags::PATH | OFlags::NOFOLLOW, 0)?);
-        self.agent.pool.run(place, look).await.is_ok()
+        let look = move |base: &Base| Ok(base.open(&base.locate(&path)?, OFlags::PATH | OFlags::NOFOLLOW)?);
+        self.worker.run(look).await.is_ok()
     }
 
     /// Watches a new directory, reports what it already contains, and returns the directories among that.
@@ -146,9 +169,8 @@ impl Watching {
             return vec![Effect::Overflow];
         }
         let device = self.device.clone();
-        let Some(place) = self.agent.place.get() else { return Vec::new() };
         // A directory that vanished meanwhile, or that the user may not read, is not watched.
-        let added = self.agent.pool.run(place, move |place| add(place, &device, path, true)).await;
+        let added = self.worker.run(move |base| add(base, &device, path, true)).await;
         let Ok(Entered { descriptor, path, held }) = added else { return Vec::new() };
         self.tree.watched(descriptor, path.clone());
         let mut effects = Vec::new();
@@ -163,17 +185,14 @@ impl Watching {
 }
 
 fn directories(entered: &Entered) -> Vec<String> {
-    let join = |name: &String| match entered.path.as_str() {
-        "." => name.clone(),
-        path => format!("{path}/{name}"),
-    };
-    entered.held.iter().filter(|(_, directory)| *directory).map(|(name, _)| join(name)).collect()
+    let below = |name: &String| join(&entered.path, name);
+    entered.held.iter().filter(|(_, directory)| *directory).map(|(name, _)| below(name)).collect()
 }
 
 /// Watches a path, then reads its content: in this order, so that no change is missed in between.
-fn add(place: &Place, device: &OwnedFd, path: String, directory: bool) -> Result<Entered> {
+fn add(base: &Base, device: &OwnedFd, path: String, directory: bool) -> Result<Entered> {
     let kind = if directory { OFlags::DIRECTORY | OFlags::NOFOLLOW } else { OFlags::empty() };
-    let handle = open_beneath(place.root.as_fd(), &path, OFlags::PATH | kind, 0)?;
+    let handle = base.open(&base.locate(&path)?, OFlags::PATH | kind)?;
     let flags = WatchFlags::CREATE
         | WatchFlags::DELETE
         | WatchFlags::MODIFY
@@ -184,8 +203,7 @@ fn add(place: &Place, device: &OwnedFd, path: String, directory: bool) -> Result
     // Only the end of the first thing itself is news; the parents of the others report their ends.
     let flags = if directory { flags - WatchFlags::DELETE_SELF - WatchFlags::MOVE_SELF } else { flags };
     // The kernel takes a path: this is the handle's own, so that nothing can be swapped in between.
-    let named = format!("/proc/self/fd/{}", handle.as_raw_fd());
-    let descriptor = inotify::add_watch(device, named, flags)?;
+    let descriptor = inotify::add_watch(device, named(&handle), flags)?;
     let mut held = Vec::new();
     if let Ok(directory) = open_beneath(handle.as_fd(), ".", OFlags::RDONLY | OFlags::DIRECTORY, 0) {
         for found in Dir::read_from(&directory)?.flatten().take(MAX_DIRECTORIES) {

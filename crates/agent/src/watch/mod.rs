@@ -1,10 +1,13 @@
 //! Watches of files, as server-sent events.
 //!
 //! A watch outlives its readers by a minute: a reader that comes back with the id of its last event goes on after it.
-//! If the kernel or the ring dropped events, the reader gets an event `overflow`, which means: look again.
+//! If the kernel or the ring dropped events, the reader gets an event `overflow`, which means: look again. Who cannot
+//! follow a stream asks a watch for its events ([`polled`]).
 
 pub mod api;
 mod inotify;
+pub mod polled;
+mod polls;
 mod ring;
 mod tree;
 
@@ -12,11 +15,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use berth_domain::agent::error::code;
-use tokio::sync::watch as changes;
+use tokio::sync::{mpsc, oneshot, watch as changes};
 use tokio::task::AbortHandle;
 
+use crate::acting::Acting;
 use crate::error::{Refusal, Result};
 use crate::lock::lock;
+pub use polls::Polls;
 use ring::Ring;
 
 /// The most watches at once.
@@ -25,10 +30,12 @@ const MAX_WATCHES: usize = 64;
 /// What to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// A path of the workspace.
+    /// A path of the workspace, or of the machine.
     pub path: String,
     /// Whether to watch everything below it, too.
     pub recursive: bool,
+    /// As whom.
+    pub acting: Acting,
 }
 
 /// A watch.
@@ -38,6 +45,8 @@ pub struct Watch {
     ring: Mutex<Ring>,
     changed: changes::Sender<()>,
     readers: Mutex<Readers>,
+    /// Asks the task to read everything that the kernel has told so far.
+    ask: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 #[derive(Default)]
@@ -89,6 +98,15 @@ impl Watch {
     fn end(&self) {
         if let Some(task) = lock(&self.readers).task.take() {
             task.abort();
+        }
+    }
+
+    /// Returns once everything was read that the kernel has told so far.
+    async fn catch_up(&self) {
+        let (tell, told) = oneshot::channel();
+        if self.ask.send(tell).await.is_ok() {
+            // A task that ended tells nothing more.
+            let _ = told.await;
         }
     }
 

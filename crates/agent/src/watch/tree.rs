@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use berth_domain::agent::runtime::{Change, ChangeKind};
 use rustix::fs::inotify::ReadFlags;
 
+use crate::files::join;
+
 /// An event of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Raw {
@@ -123,7 +125,7 @@ impl Tree {
             effects.push(Effect::Tell(change(ChangeKind::Removed, path)));
         } else if raw.flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) {
             let nameless = is_nameless(name);
-            let change = change(ChangeKind::Modified, path);
+            let change = modified(raw.flags, path);
             effects.push(if nameless { Effect::TellIfThere(change) } else { Effect::Tell(change) });
         }
     }
@@ -137,7 +139,7 @@ impl Tree {
                     self.rename(&from, &to);
                 }
                 let kind = ChangeKind::Renamed;
-                effects.push(Effect::Tell(Change { kind, path: from, to: Some(to) }));
+                effects.push(Effect::Tell(Change { to: Some(to), ..change(kind, from) }));
             }
             None => {
                 effects.push(Effect::Tell(change(ChangeKind::Created, to.clone())));
@@ -171,16 +173,16 @@ fn own(flags: ReadFlags, path: String, effects: &mut Vec<Effect>) {
     if flags.intersects(ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF) {
         effects.push(Effect::Tell(change(ChangeKind::Removed, path)));
     } else if flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB) && !flags.contains(ReadFlags::ISDIR) {
-        effects.push(Effect::Tell(change(ChangeKind::Modified, path)));
+        effects.push(Effect::Tell(modified(flags, path)));
     }
 }
 
 fn change(kind: ChangeKind, path: String) -> Change {
-    Change { kind, path, to: None }
+    Change { kind, path, to: None, metadata: false }
 }
 
-fn join(parent: &str, name: &str) -> String {
-    if parent == "." { name.to_owned() } else { format!("{parent}/{name}") }
+fn modified(flags: ReadFlags, path: String) -> Change {
+    Change { metadata: !flags.contains(ReadFlags::MODIFY), ..change(ChangeKind::Modified, path) }
 }
 
 /// The rest of a path after `from`, if it is `from` or below it.
@@ -264,6 +266,19 @@ mod tests {
         assert_eq!(tree.event(raw(1, ReadFlags::MOVED_FROM, 7, temporary)), []);
         let effects = told(tree.event(raw(1, ReadFlags::MOVED_TO, 7, "a")));
         assert_eq!(effects, [(ChangeKind::Modified, "a".into(), None)]);
+    }
+
+    #[test]
+    fn a_change_of_metadata_alone_is_told_as_one() {
+        let mut tree = tree();
+        let mut told = |flags: ReadFlags| match tree.event(raw(2, flags, 0, "a")).as_slice() {
+            [Effect::Tell(change)] => (change.kind, change.metadata),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(told(ReadFlags::ATTRIB), (ChangeKind::Modified, true));
+        assert_eq!(told(ReadFlags::MODIFY), (ChangeKind::Modified, false));
+        assert_eq!(told(ReadFlags::MODIFY | ReadFlags::ATTRIB), (ChangeKind::Modified, false));
+        assert_eq!(told(ReadFlags::CREATE), (ChangeKind::Created, false));
     }
 
     proptest! {

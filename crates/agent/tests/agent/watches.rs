@@ -20,9 +20,13 @@ fn change(event: &Event) -> Change {
     serde_json::from_str(&event.data).unwrap()
 }
 
+fn told(kind: ChangeKind, path: &str, to: Option<&str>) -> Change {
+    Change { kind, path: path.into(), to: to.map(Into::into), metadata: false }
+}
+
 /// Reads until a change comes.
 async fn sees(events: &mut Events, kind: ChangeKind, path: &str, to: Option<&str>) -> Event {
-    let wanted = Change { kind, path: path.into(), to: to.map(Into::into) };
+    let wanted = told(kind, path, to);
     loop {
         let event = events.next().await.expect("an event");
         if event.name == "change" && change(&event) == wanted {
@@ -54,12 +58,9 @@ async fn writes_of_the_api_are_one_change_each() {
     let (_agent, client) = Agent::start().await;
     let mut events = watch(&client, "", None).await;
     client.put("/runtime/files/content?path=a", "one").await.ok();
-    assert_eq!(change(&events.next().await.unwrap()), Change { kind: ChangeKind::Created, path: "a".into(), to: None });
+    assert_eq!(change(&events.next().await.unwrap()), told(ChangeKind::Created, "a", None));
     client.put("/runtime/files/content?path=a", "two").await.ok();
-    assert_eq!(
-        change(&events.next().await.unwrap()),
-        Change { kind: ChangeKind::Modified, path: "a".into(), to: None }
-    );
+    assert_eq!(change(&events.next().await.unwrap()), told(ChangeKind::Modified, "a", None));
 }
 
 #[tokio::test]
@@ -117,10 +118,7 @@ async fn a_file_is_watched_itself() {
     let mut events = watch(&client, "?path=dir/a", None).await;
     agent.write("dir/b", b"");
     agent.write("dir/a", b"x");
-    assert_eq!(
-        change(&events.next().await.unwrap()),
-        Change { kind: ChangeKind::Modified, path: "dir/a".into(), to: None }
-    );
+    assert_eq!(change(&events.next().await.unwrap()), told(ChangeKind::Modified, "dir/a", None));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Files of a sandbox. Paths are relative to its workspace.
+//! Files of a sandbox. Paths are relative to its workspace, unless [`Runtime::at_root`] says otherwise.
 
 use berth_domain::agent::runtime::{Archive, Entry, Exists, Extracted, Listing, Mkdir, Move, Remove};
 use bytes::Bytes;
@@ -30,13 +30,16 @@ impl FileContent {
 }
 
 impl Runtime {
-    fn file_url(&self, route: &str, query: &Value) -> Result<String> {
-        Ok(self.url(&format!("files/{route}?{}", query_text(query)?)))
+    pub(super) fn file_url(&self, route: &str, query: &Value) -> Result<String> {
+        let (query, reach) = (query_text(query)?, query_text(&self.reach)?);
+        let query = [query, reach].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("&");
+        let mark = if query.is_empty() { "" } else { "?" };
+        Ok(self.url(&format!("files/{route}{mark}{query}")))
     }
 
     async fn file_verb(&self, route: &str, body: &(impl Serialize + Sync)) -> Result<reqwest::Response> {
         let body = serde_json::to_value(body).map_err(|e| Error::Protocol(e.to_string()))?;
-        self.client.send(Method::POST, &self.url(&format!("files/{route}")), Some(body)).await
+        self.client.send(Method::POST, &self.file_url(route, &Value::Null)?, Some(body)).await
     }
 
     /// The content of a file.

@@ -10,6 +10,7 @@ mod process;
 mod terminal;
 
 use reqwest::Url;
+use serde::Serialize;
 
 use crate::transport::segment;
 use crate::{Client, Error, ProjectClient, Result, Sandbox};
@@ -24,13 +25,21 @@ pub use terminal::{OpenTerminal, TerminalEvent, TerminalReader, TerminalWriter};
 pub struct Runtime {
     client: Client,
     base: String,
+    reach: Reach,
+}
+
+/// Where paths begin, and as whom work on files is done, as the service's parameters say it.
+#[derive(Clone, Default, Serialize)]
+struct Reach {
+    root: Option<bool>,
+    user: Option<String>,
 }
 
 impl ProjectClient {
     /// The inside of a sandbox.
     pub fn runtime(&self, sandbox: &Sandbox) -> Result<Runtime> {
         let base = address(self.client.base(), &sandbox.connect_url, &sandbox.id)?;
-        Ok(Runtime { client: self.client.clone(), base })
+        Ok(Runtime { client: self.client.clone(), base, reach: Reach::default() })
     }
 }
 
@@ -40,8 +49,24 @@ impl Runtime {
         &self.base
     }
 
+    /// The same, with paths of the machine instead of the workspace: absolute ones are absolute, and others begin at the
+    /// home of who acts. An account works on files, by default the sandbox's own; programs name theirs.
+    #[must_use]
+    pub fn at_root(&self, user: Option<&str>) -> Self {
+        let reach = Reach { root: Some(true), user: user.map(str::to_owned) };
+        Self { reach, ..self.clone() }
+    }
+
     fn url(&self, path: &str) -> String {
         format!("{}/{path}", self.base)
+    }
+
+    /// The address of a route that takes paths of a program, with a query.
+    fn program_url(&self, route: &str, query: &str) -> String {
+        let root = self.reach.root.map_or("", |_| "root=true");
+        let between = if root.is_empty() || query.is_empty() { "" } else { "&" };
+        let mark = if root.is_empty() && query.is_empty() { "" } else { "?" };
+        self.url(&format!("{route}{mark}{query}{between}{root}"))
     }
 }
 
@@ -83,6 +108,34 @@ mod tests {
         ];
         for (base, told, expected) in cases {
             assert_eq!(address(base, told, "7").unwrap(), expected, "{base} {told}");
+        }
+    }
+
+    #[test]
+    fn only_who_says_so_reaches_beyond_the_workspace() {
+        let client = Client::new("http://127.0.0.1:1").unwrap();
+        let runtime = Runtime { client, base: "b".into(), reach: Reach::default() };
+        let at_root = runtime.at_root(Some("a b"));
+        let path = serde_json::json!({"path": "/a"});
+        for (runtime, expected) in [
+            (&runtime, ["b/files/stat?path=%2Fa", "b/files/mkdir", "b/commands", "b/terminal?cols=1"]),
+            (
+                &at_root,
+                [
+                    "b/files/stat?path=%2Fa&root=true&user=a%20b",
+                    "b/files/mkdir?root=true&user=a%20b",
+                    "b/commands?root=true",
+                    "b/terminal?cols=1&root=true",
+                ],
+            ),
+        ] {
+            let told = [
+                runtime.file_url("stat", &path).unwrap(),
+                runtime.file_url("mkdir", &serde_json::Value::Null).unwrap(),
+                runtime.program_url("commands", ""),
+                runtime.program_url("terminal", "cols=1"),
+            ];
+            assert_eq!(told, expected);
         }
     }
 

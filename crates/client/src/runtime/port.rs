@@ -71,7 +71,8 @@ mod tests {
     #[test]
     fn no_path_leads_out_of_a_port() {
         let client = Client::new("http://127.0.0.1:8080").unwrap();
-        let runtime = Runtime { client, base: "http://127.0.0.1:8080/sandbox/7".into() };
+        let runtime =
+            Runtime { client, base: "http://127.0.0.1:8080/sandbox/7".into(), reach: crate::runtime::Reach::default() };
         for fine in ["/", "/a/b?c=../..", "", "/a/../b", "/a//b", "/%2e/x", "/..%2f..%2fcommands"] {
             assert!(runtime.target(8000, fine).is_ok(), "{fine}");
         }

@@ -1,6 +1,6 @@
 //! Commands and processes.
 
-use berth_domain::agent::runtime::{CommandRequest, Process, Processes};
+use berth_domain::agent::runtime::{CommandRequest, Process, Processes, PtySize};
 use bytes::Bytes;
 use http::{Method, header};
 use serde_json::json;
@@ -13,7 +13,7 @@ impl Runtime {
     /// Runs a command and follows it. With `detach` the command outlives its connection, and is followed over several.
     pub async fn command(&self, request: &CommandRequest, form: Form) -> Result<Execution> {
         let body = serde_json::to_value(request).map_err(|e| Error::Protocol(e.to_string()))?;
-        let url = self.url("commands");
+        let url = self.program_url("commands", "");
         let build = || self.client.request(Method::POST, &url).header(header::ACCEPT, form.accept()).json(&body);
         let response = self.client.send_again(build).await?;
         Ok(Execution::command(self.clone(), Stream::of(response), request.hold, form))
@@ -21,7 +21,7 @@ impl Runtime {
 
     /// Starts a process with an open input.
     pub async fn start(&self, request: &CommandRequest) -> Result<Process> {
-        self.client.post(&self.url("processes"), Some(request)).await
+        self.client.post(&self.program_url("processes", ""), Some(request)).await
     }
 
     /// Running and recently ended processes, the newest first.
@@ -70,6 +70,12 @@ impl Runtime {
     pub async fn signal(&self, pid: i32, signal: &str) -> Result<()> {
         let url = self.url(&format!("processes/{pid}/signal"));
         self.client.send(Method::POST, &url, Some(json!({ "signal": signal }))).await.map(drop)
+    }
+
+    /// Changes the size of a process's terminal.
+    pub async fn resize(&self, pid: i32, size: PtySize) -> Result<()> {
+        let url = self.url(&format!("processes/{pid}/resize"));
+        self.client.send(Method::POST, &url, Some(json!(size))).await.map(drop)
     }
 
     /// Ends a process: SIGTERM, and SIGKILL after 5 s.

@@ -37,7 +37,7 @@ pub struct OpenTerminal {
     pub cmd: Option<String>,
     /// Working directory, from the workspace's root.
     pub cwd: Option<String>,
-    /// `user` or `root`.
+    /// `user` or `root`; with [`Runtime::at_root`] any account.
     pub user: Option<String>,
 }
 
@@ -61,7 +61,7 @@ pub struct TerminalWriter(SplitSink<WebSocketStream<Upgraded>, Message>);
 impl Runtime {
     /// Opens a terminal. It survives its connection.
     pub async fn terminal(&self, open: &OpenTerminal) -> Result<(TerminalWriter, TerminalReader)> {
-        let url = self.url(&format!("terminal?{}", query_text(open)?));
+        let url = self.program_url("terminal", &query_text(open)?);
         let key = generate_key();
         let build = || {
             let request = self.client.request(Method::GET, &url);

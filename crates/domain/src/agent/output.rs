@@ -119,6 +119,64 @@ pub fn event(payload: &[u8]) -> Result<Option<OutputEvent>, FrameError> {
     OutputEvent::parse(name, data).map(Some).map_err(|_| FrameError::NoEvent)
 }
 
+/// What a frame says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// That the stream is alive.
+    Nothing,
+    /// Bytes of the output.
+    Output {
+        /// Whether they are of the error output.
+        stderr: bool,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// An event.
+    Event(OutputEvent),
+}
+
+/// Frames that come in pieces of any size.
+#[derive(Default)]
+pub struct Frames {
+    rest: Vec<u8>,
+    at: usize,
+}
+
+impl Frames {
+    /// Takes bytes.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.rest.drain(..self.at);
+        self.at = 0;
+        self.rest.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame, if it is there; events that a later version added are passed over.
+    ///
+    /// # Errors
+    /// The bytes are no frames.
+    pub fn pop(&mut self) -> Result<Option<Frame<'_>>, FrameError> {
+        loop {
+            let Some(header) = Header::parse(&self.rest[self.at..])? else { return Ok(None) };
+            let begin = self.at + HEADER_LEN;
+            if self.rest.len() < begin + header.length {
+                return Ok(None);
+            }
+            self.at = begin + header.length;
+            let payload = begin..self.at;
+            return Ok(Some(match header.kind {
+                Kind::Nothing => Frame::Nothing,
+                Kind::Stdout | Kind::Stderr => {
+                    Frame::Output { stderr: header.kind == Kind::Stderr, bytes: &self.rest[payload] }
+                }
+                Kind::Event => match event(&self.rest[payload])? {
+                    Some(event) => Frame::Event(event),
+                    None => continue,
+                },
+            }));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +191,31 @@ mod tests {
             prop_assert_eq!(Header::parse(&bytes), Ok(Some(header)));
             prop_assert_eq!(Header::parse(&bytes[..HEADER_LEN - 1]), Ok(None));
         }
+    }
+
+    #[test]
+    fn frames_come_out_whole_however_they_are_cut() {
+        let mut stream = Vec::new();
+        write(&mut stream, true, 0, b"ab");
+        stream.extend(Header { kind: Kind::Nothing, length: 0, offset: 0 }.encode());
+        let later = b"later\n{}";
+        stream.extend(Header { kind: Kind::Event, length: later.len(), offset: 0 }.encode());
+        stream.extend(later);
+        write_event(&mut stream, &OutputEvent::Start { pid: 7 });
+        for step in 1..stream.len() {
+            let (mut frames, mut out) = (Frames::default(), Vec::new());
+            for piece in stream.chunks(step) {
+                frames.feed(piece);
+                while let Some(frame) = frames.pop().unwrap() {
+                    out.push(format!("{frame:?}"));
+                }
+            }
+            let expected = ["Output { stderr: true, bytes: [97, 98] }", "Nothing", "Event(Start { pid: 7 })"];
+            assert_eq!(out, expected, "{step}");
+        }
+        let mut frames = Frames::default();
+        frames.feed(&[9; HEADER_LEN]);
+        assert!(frames.pop().is_err());
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub enum EntryType {
 pub struct Entry {
     /// The last part of its path; `.` for the workspace itself.
     pub name: String,
-    /// Its path from the workspace's root.
+    /// Its path from the workspace's root; with `root` absolute.
     pub path: String,
     /// What it is.
     #[serde(rename = "type")]
@@ -44,6 +44,29 @@ pub struct Entry {
     /// Where a link leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+    /// Its group's name, or number where it has none; with `details`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// What a link leads to in the end; with `details`, and not where it leads nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+    /// Its extended attributes of the namespace `user.`, without that prefix; with `details`. Those that are text, at most
+    /// 64 of together 64 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attributes: Option<BTreeMap<String, String>>,
+}
+
+/// What a link leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Resolved {
+    /// Its absolute path, without links.
+    pub path: String,
+    /// What it is.
+    #[serde(rename = "type")]
+    pub kind: EntryType,
+    /// Its permissions in octal, four digits.
+    pub mode: String,
 }
 
 /// The answer of `files/list`.
@@ -121,11 +144,43 @@ pub struct Extracted {
 pub struct Change {
     /// What happened.
     pub kind: ChangeKind,
-    /// To what, from the workspace's root.
+    /// To what, from the workspace's root; with `root` absolute.
     pub path: String,
     /// Its new path, if it was renamed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to: Option<String>,
+    /// Whether only its mode, its owner, its times or its attributes changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub metadata: bool,
+}
+
+/// The body of `files/watches`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WatchRequest {
+    /// What to watch.
+    pub path: String,
+    /// Whether to watch everything below it, too.
+    #[serde(default)]
+    pub recursive: bool,
+}
+
+/// The answer of `files/watches`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct WatchCreated {
+    /// Its id.
+    pub id: String,
+}
+
+/// The answer of `files/watches/{id}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Changes {
+    /// What happened since the last such answer, the oldest first.
+    pub data: Vec<Change>,
+    /// Whether some of it is missing: look again.
+    pub overflow: bool,
 }
 
 /// What happened to a file.
@@ -153,13 +208,13 @@ pub struct CommandRequest {
     /// A program and its arguments, run without a shell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub argv: Option<Vec<String>>,
-    /// Where it runs, from the workspace's root.
+    /// Where it runs, from the workspace's root; with `root` from the machine's, and by default the account's home.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
     /// Variables on top of the sandbox's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// `user` or `root`.
+    /// `user` or `root`; with `root=true` any account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
     /// When to end it, 1 to 2,592,000 seconds; never without.
@@ -175,6 +230,25 @@ pub struct CommandRequest {
     /// is a command's own stream, or one of `logs` with `hold`. One who is away for a minute is waited for no more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
+    /// Gives it a terminal of this size, which is its input, its output and its errors. What it shows is in the log as
+    /// output, and what is written to its input is typed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pty: Option<PtySize>,
+    /// A name of up to 256 bytes, by which it is found while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+}
+
+/// The size of a terminal, in characters; also the body of `processes/{pid}/resize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct PtySize {
+    /// Columns, 1 to 10,000.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 10_000))]
+    pub cols: u16,
+    /// Rows, 1 to 10,000.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 10_000))]
+    pub rows: u16,
 }
 
 /// The answer of `processes` and `processes/{pid}`.
@@ -192,6 +266,24 @@ pub struct Process {
     /// How it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit: Option<Exit>,
+    /// Its program and arguments, as they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argv: Option<Vec<String>>,
+    /// Where it was started, as it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+    /// Its tag.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Whether it has a terminal.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pty: bool,
+    /// How many bytes it has written so far.
+    #[serde(default)]
+    pub output_bytes: u64,
+    /// Its own variables, as they were asked for; with `env`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<BTreeMap<String, String>>,
 }
 
 /// A list of [`Process`]es, the newest first.

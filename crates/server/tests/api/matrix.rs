@@ -100,6 +100,8 @@ fn access(method: &str, path: &str) -> Option<Access> {
             // Who types there changes things; what is packed is only read.
             ("get", "terminal" | "ports") => Project(Roles::Change, Keys::Sandbox),
             ("post", "files") if rest.ends_with("/archive") => Project(Roles::Read, Keys::Sandbox),
+            // Who asks takes what happened from whoever asks next.
+            ("get", "files") if rest.ends_with("/{watch_id}") => Project(Roles::Change, Keys::Sandbox),
             ("get", "files" | "processes") => Project(Roles::Read, Keys::Sandbox),
             (_, "files" | "processes" | "commands") => Project(Roles::Change, Keys::Sandbox),
             _ => return None,
@@ -375,6 +377,28 @@ async fn who_only_looks_holds_no_process_up() {
         let caller = &callers.iter().find(|(known, _)| *known == kind).expect("a caller").1;
         let (status, body) = ask(caller, "get", &format!("/sandbox/{sandbox}/processes/7/logs?{hold}")).await;
         assert_eq!(status, expected, "{kind:?} {hold} {body}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_only_looks_does_not_look_beyond_the_workspace() {
+    let Cast { platform: _platform, sandbox, callers } = Box::pin(cast()).await;
+    for (kind, method, route, expected) in [
+        (Kind::Viewer, "get", "files/list?root=true&path=/", 403),
+        (Kind::Viewer, "get", "files/content?path=/etc/shadow&user=root&root", 403),
+        (Kind::Viewer, "post", "files/archive?root=true", 403),
+        (Kind::Viewer, "get", "processes?env=true", 403),
+        (Kind::Viewer, "get", "processes/7?env", 403),
+        // Whom the role lets in is told that the sandbox is paused.
+        (Kind::Viewer, "get", "files/list?root=false", 409),
+        (Kind::Viewer, "get", "processes?env=false", 409),
+        (Kind::Editor, "get", "files/list?root=true", 409),
+        (Kind::Editor, "put", "files/content?path=a&attribute.any.name=x", 409),
+        (Kind::Editor, "put", "files/content?path=a&attributes=x", 400),
+    ] {
+        let caller = &callers.iter().find(|(known, _)| *known == kind).expect("a caller").1;
+        let (status, body) = ask(caller, method, &format!("/sandbox/{sandbox}/{route}")).await;
+        assert_eq!(status, expected, "{kind:?} {method} {route} {body}");
     }
 }
 

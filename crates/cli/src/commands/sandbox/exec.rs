@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::find::find;
+use super::find::{find, is_beyond};
 use super::forward::{self, Signals};
 use super::sink::{Reader, Sink};
 use super::words::WORDS;
@@ -55,14 +55,14 @@ pub struct How {
     /// Run it in its own terminal
     #[arg(long, short)]
     tty: bool,
-    /// Working directory, from the workspace's root
+    /// Working directory, from the workspace's root, or absolute
     #[arg(long, short = 'w', value_name = "DIR")]
     cwd: Option<String>,
     /// Variable: KEY=VALUE, or KEY for this environment's; repeated
     #[arg(long, short, value_name = "KEY[=VALUE]")]
     env: Vec<String>,
-    /// user or root
-    #[arg(long, short)]
+    /// user, root, or another account, which begins in its home
+    #[arg(long, short, value_name = "NAME")]
     user: Option<String>,
     /// End it after this time, as 90s or 5m; the exit code is then 124
     #[arg(long, value_name = "TIME", conflicts_with = "tty")]
@@ -70,6 +70,12 @@ pub struct How {
 }
 
 impl How {
+    /// The inside of a sandbox, and beyond the workspace if the directory or the account is.
+    fn of(&self, runtime: &Runtime) -> Runtime {
+        let other = self.user.as_deref().is_some_and(|user| !matches!(user, "user" | "root"));
+        if other || self.cwd.as_deref().is_some_and(is_beyond) { runtime.at_root(None) } else { runtime.clone() }
+    }
+
     fn request(&self, command: Vec<String>) -> Result<CommandRequest> {
         Ok(CommandRequest {
             argv: Some(command),
@@ -118,7 +124,7 @@ pub async fn exec(context: &Context, project: &ProjectClient, args: ExecArgs) ->
         let sandbox = find(project, &args.sandbox).await?;
         let runtime = project.runtime(&sandbox)?;
         if args.detach {
-            return detached(context, &runtime, args.how.request(args.command)?).await;
+            return detached(context, &args.how.of(&runtime), args.how.request(args.command)?).await;
         }
         inside(context, &runtime, &args.how, args.command, Signals::listen()?).await
     };
@@ -133,6 +139,7 @@ pub async fn inside(
     command: Vec<String>,
     mut signals: Signals,
 ) -> Result<ExitCode> {
+    let runtime = &how.of(runtime);
     if how.tty {
         return terminal::run(runtime, how.terminal(command)?, signals).await;
     }

@@ -9,6 +9,11 @@ use crate::pick::{Noun, candidates};
 /// The noun, for messages.
 pub const SANDBOX: Noun = Noun { one: "sandbox", list: "berth sandbox list" };
 
+/// Whether a path does not begin at the workspace, but at the machine's root.
+pub fn is_beyond(path: &str) -> bool {
+    path.starts_with('/')
+}
+
 /// The sandbox with a name or an id.
 pub async fn find(project: &ProjectClient, text: &str) -> Result<Sandbox> {
     if is_id(text) {

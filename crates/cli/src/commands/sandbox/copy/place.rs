@@ -13,7 +13,7 @@ pub enum Place {
     Inside {
         /// Name or id.
         sandbox: String,
-        /// The path from the workspace's root; empty for the root itself.
+        /// The path from the workspace's root, or an absolute one; empty for the workspace.
         path: String,
     },
 }
@@ -42,7 +42,7 @@ fn is_name(text: &str) -> bool {
     bytes.len() <= 63 && edge(bytes.first()) && edge(bytes.last()) && bytes.iter().all(|b| plain(*b) || *b == b'-')
 }
 
-/// Paths inside are never absolute and do not begin with a backslash.
+/// A drive, rather than a sandbox of one letter: that one has to be named by its id, to take an absolute path.
 fn is_drive(letter: &str, path: &str) -> bool {
     letter.len() == 1 && letter.bytes().all(|b| b.is_ascii_alphabetic()) && path.starts_with(['/', '\\'])
 }
@@ -55,16 +55,17 @@ pub fn last_part(path: &str) -> Option<&str> {
 /// A path inside, and a name below it.
 pub fn below(path: &str, name: &str) -> String {
     match path.trim_end_matches('/') {
+        "" if path.starts_with('/') => format!("/{name}"),
         "" | "." => name.to_owned(),
         path => format!("{path}/{name}"),
     }
 }
 
-/// A path inside as the service takes it: a dot for the root.
+/// A path inside as the service takes it: a dot for the workspace.
 pub fn plain(path: &str) -> &str {
     match path {
         "" => ".",
-        path if path.starts_with('/') => path,
+        path if path.trim_end_matches('/').is_empty() => "/",
         path => path.trim_end_matches('/'),
     }
 }
@@ -110,10 +111,12 @@ mod tests {
         {
             assert_eq!(last_part(path), name, "{path}");
         }
-        for (path, all) in [("", "x"), (".", "x"), ("a", "a/x"), ("a/", "a/x"), ("./a", "./a/x")] {
+        for (path, all) in
+            [("", "x"), (".", "x"), ("a", "a/x"), ("a/", "a/x"), ("./a", "./a/x"), ("/", "/x"), ("/a/", "/a/x")]
+        {
             assert_eq!(below(path, "x"), all, "{path}");
         }
-        for (path, expected) in [("", "."), ("a/", "a"), ("a", "a"), ("/", "/"), ("/a/", "/a/")] {
+        for (path, expected) in [("", "."), ("a/", "a"), ("a", "a"), ("/", "/"), ("//", "/"), ("/a/", "/a")] {
             assert_eq!(plain(path), expected, "{path}");
         }
     }

@@ -48,7 +48,7 @@ pub(super) async fn create(
     require_json(request.headers())?;
     let (parts, body) = request.into_parts();
     let body = read_of(&parts, body, BODY_LIMIT).await?;
-    let key = key.bind(&inside.scope.caller, &json::parse(&body)?).await?;
+    let key = key.bind(&inside.scope.caller, &asked(parts.uri.query(), json::parse(&body)?)).await?;
     let most = BESIDE + REPEATED * body.len();
     let request = Request::from_parts(parts, body.into());
     let left = CancellationToken::new();
@@ -60,6 +60,14 @@ pub(super) async fn create(
         }
     });
     made.await.map_err(Error::internal)?
+}
+
+/// What a key stands for: the body, and a query that says what it means.
+fn asked(query: Option<&str>, body: Value) -> Value {
+    match query.filter(|query| !query.is_empty()) {
+        Some(query) => Value::from(vec![Value::from(query), body]),
+        None => body,
+    }
 }
 
 /// Returns some time after a client has left.

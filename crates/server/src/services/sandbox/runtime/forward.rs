@@ -125,9 +125,14 @@ pub(super) async fn bounded(parts: &Parts, body: Body, size: Size) -> Result<(Bo
     }
 }
 
+/// Where the agent's routes are: those of the whole machine apart, so that an agent that does not know of them refuses.
+pub(super) fn room(query: Option<&str>) -> &'static str {
+    if asks(query, "root") { "machine" } else { "runtime" }
+}
+
 fn question(inside: &Inside, route: &str, parts: &Parts, body: Body) -> Result<Request<Body>, ApiError> {
     let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
-    let uri: Uri = format!("http://agent/runtime/{route}{query}")
+    let uri: Uri = format!("http://agent/{}/{route}{query}", room(parts.uri.query()))
         .parse()
         .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid."))?;
     let mut request = Request::new(body);

@@ -10,6 +10,7 @@ mod flag;
 mod forward;
 mod frames;
 mod inside;
+mod looking;
 mod patience;
 mod port;
 mod processes;
@@ -33,6 +34,7 @@ use crate::http::envelope::ApiError;
 use crate::http::path::PathText;
 use forward::Reply;
 use inside::Working;
+use looking::RootParam;
 use refused::Refused;
 pub use state::Runtime;
 
@@ -62,12 +64,12 @@ impl<S: Send + Sync> FromRequestParts<S> for MaybeUpgrade {
 /// {cols, rows}` and `signal {signal}`. It survives a dropped connection and shows its last 256 KiB again.
 /// Browsers send the token as the subprotocols `berth` and `bearer.<token>`.
 #[utoipa::path(get, path = "/sandbox/{sandbox_id}/terminal", operation_id = "connectSandboxTerminal", tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path),
+    params(("sandbox_id" = uuid::Uuid, Path), RootParam,
         ("cols" = Option<u16>, Query, description = "default 80", minimum = 1, maximum = 10_000),
         ("rows" = Option<u16>, Query, description = "default 24", minimum = 1, maximum = 10_000),
         ("id" = Option<String>, Query, description = "the terminal to take up"),
         ("cmd" = Option<String>, Query, description = "what runs instead of the login shell"),
-        ("cwd" = Option<String>, Query), ("user" = Option<String>, Query, description = "`user` or `root`")),
+        ("cwd" = Option<String>, Query), ("user" = Option<String>, Query, description = "`user` or `root`; with `root` any account")),
     responses((status = 101, description = "switching to WebSocket"), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn connect_terminal(Working(inside): Working, upgrade: MaybeUpgrade, request: Request) -> Reply {

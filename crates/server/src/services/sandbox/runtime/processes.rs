@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use berth_domain::agent::runtime::{CommandRequest, Process, Processes, SignalRequest};
+use berth_domain::agent::runtime::{CommandRequest, Process, Processes, PtySize, SignalRequest};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::create::create;
 use super::forward::{Reply, Size, forward};
-use super::inside::{Following, Viewing, Working};
+use super::inside::{Following, Working};
+use super::looking::{Looking, RootParam};
 use super::refused::Refused;
 use super::state::Runtime;
 use crate::http::idempotency::{IdempotencyKey, KeyParam};
@@ -23,20 +25,48 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Runtime>> {
         .routes(routes!(follow_process))
         .routes(routes!(feed_process))
         .routes(routes!(signal_process))
+        .routes(routes!(resize_process))
+}
+
+/// The process, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "describes the parameter; `PathText` reads it")]
+struct PidParam {
+    /// its number, or `tag:` and its tag: the newest with that tag that runs
+    pid: String,
+}
+
+/// The same of variables.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "describes the parameter; the agent reads it")]
+struct EnvParam {
+    /// tells the variables that were asked for; needs the role of who may work in the sandbox; default false
+    env: Option<bool>,
 }
 
 /// The agent's route of a process.
 fn route(path: &PathText, below: &str) -> String {
+    format!("processes/{}{below}", named(path.text("pid")))
+}
+
+/// A process' number or its tag, as a part of a path.
+fn named(pid: &str) -> String {
+    if let Some(tag) = pid.strip_prefix("tag:") {
+        let tag: String = form_urlencoded::byte_serialize(tag.as_bytes()).collect();
+        // What is a space in a query is a plus in a path.
+        return format!("tag:{}", tag.replace('+', "%20"));
+    }
     // What is no number names no process; the agent says so.
-    let pid = path.text("pid").parse::<u32>().map_or_else(|_| "0".to_owned(), |pid| pid.to_string());
-    format!("processes/{pid}{below}")
+    pid.parse::<u32>().map_or_else(|_| "0".to_owned(), |pid| pid.to_string())
 }
 
 /// Runs a command and tells what it writes, line by line, as server-sent events: `start`, `stdout` and `stderr`,
 /// and exactly one of `exit` and `error`. A client that goes away ends the command unless `detach`. Without `detach`,
 /// or with `hold`, the command waits for a client that reads more slowly than it writes.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/commands", operation_id = "runSandboxCommand", tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path)), request_body = CommandRequest,
+    params(("sandbox_id" = uuid::Uuid, Path), RootParam), request_body = CommandRequest,
     responses((status = 200, content_type = "text/event-stream", body = String), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn run_command(Working(inside): Working, request: Request) -> Reply {
@@ -45,7 +75,7 @@ async fn run_command(Working(inside): Working, request: Request) -> Reply {
 
 /// Starts a process that goes on by itself.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes", operation_id = "startSandboxProcess", tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path), KeyParam), request_body = CommandRequest,
+    params(("sandbox_id" = uuid::Uuid, Path), RootParam, KeyParam), request_body = CommandRequest,
     responses((status = 201, body = Process), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn start_process(
@@ -59,24 +89,25 @@ async fn start_process(
 
 /// Processes, those that ended lately among them.
 #[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes", operation_id = "listSandboxProcesses", tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path)), responses((status = 200, body = Processes), Refused),
+    params(("sandbox_id" = uuid::Uuid, Path), EnvParam),
+    responses((status = 200, body = Processes), Refused),
     security(("bearer" = []), ("api_key" = [])))]
-async fn list_processes(Viewing(inside): Viewing, request: Request) -> Reply {
+async fn list_processes(Looking(inside): Looking, request: Request) -> Reply {
     forward(inside, "processes", request, Size::Usual).await
 }
 
 /// One process.
 #[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes/{pid}", operation_id = "getSandboxProcess",
-    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path)),
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), PidParam, EnvParam),
     responses((status = 200, body = Process), Refused),
     security(("bearer" = []), ("api_key" = [])))]
-async fn get_process(Viewing(inside): Viewing, path: PathText, request: Request) -> Reply {
+async fn get_process(Looking(inside): Looking, path: PathText, request: Request) -> Reply {
     forward(inside, &route(&path, ""), request, Size::Usual).await
 }
 
 /// Ends a process: SIGTERM, and SIGKILL after 5 seconds.
 #[utoipa::path(delete, path = "/sandbox/{sandbox_id}/processes/{pid}", operation_id = "stopSandboxProcess",
-    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path)),
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), PidParam),
     responses((status = 204, description = "told to end"), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn stop_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
@@ -87,7 +118,7 @@ async fn stop_process(Working(inside): Working, path: PathText, request: Request
 /// started with `hold` waits for this reader, who takes over from the one before.
 #[utoipa::path(get, path = "/sandbox/{sandbox_id}/processes/{pid}/logs", operation_id = "followSandboxProcess",
     tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path),
+    params(("sandbox_id" = uuid::Uuid, Path), PidParam,
         ("follow" = Option<bool>, Query, description = "default false"),
         ("offset" = Option<i64>, Query, description = "default 0", minimum = 0),
         ("stream" = Option<String>, Query, description = "`stdout` or `stderr`; both by default"),
@@ -98,10 +129,10 @@ async fn follow_process(Following(inside): Following, path: PathText, request: R
     forward(inside, &route(&path, "/logs"), request, Size::Usual).await
 }
 
-/// Writes to a process' standard input; `eof` closes it.
+/// Writes to a process' standard input; `eof` closes it, or types ^D into its terminal.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes/{pid}/stdin", operation_id = "feedSandboxProcess",
     tag = "runtime",
-    params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path),
+    params(("sandbox_id" = uuid::Uuid, Path), PidParam,
         ("eof" = Option<bool>, Query, description = "default false")),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses((status = 204, description = "written"), Refused),
@@ -112,9 +143,32 @@ async fn feed_process(Working(inside): Working, path: PathText, request: Request
 
 /// Sends a signal to a process.
 #[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes/{pid}/signal", operation_id = "signalSandboxProcess",
-    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), ("pid" = i64, Path)), request_body = SignalRequest,
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), PidParam), request_body = SignalRequest,
     responses((status = 204, description = "sent"), Refused),
     security(("bearer" = []), ("api_key" = [])))]
 async fn signal_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
     forward(inside, &route(&path, "/signal"), request, Size::Usual).await
+}
+
+/// Changes the size of a process' terminal.
+#[utoipa::path(post, path = "/sandbox/{sandbox_id}/processes/{pid}/resize", operation_id = "resizeSandboxProcess",
+    tag = "runtime", params(("sandbox_id" = uuid::Uuid, Path), PidParam), request_body = PtySize,
+    responses((status = 204, description = "changed"), Refused),
+    security(("bearer" = []), ("api_key" = [])))]
+async fn resize_process(Working(inside): Working, path: PathText, request: Request) -> Reply {
+    forward(inside, &route(&path, "/resize"), request, Size::Usual).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn a_process_is_named_by_its_number_or_its_tag() {
+        for (pid, part) in
+            [("7", "7"), ("x", "0"), ("-1", "0"), ("tag:a b/../c+", "tag:a%20b%2F..%2Fc%2B"), ("tag:", "tag:")]
+        {
+            assert_eq!(named(pid), part);
+        }
+    }
 }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::forward::{Reply, open, refusal};
+use super::forward::{Reply, open, refusal, room};
 use super::inside::Inside;
 use crate::http::websocket;
 
@@ -30,8 +30,9 @@ const UNDER_WAY: usize = 64;
 pub(super) async fn connect(inside: Inside, query: Option<&str>, upgrade: Option<WebSocketUpgrade>) -> Reply {
     let upgrade = upgrade.ok_or_else(|| Error::new(Code::InvalidRequest, "Connect to this route with a WebSocket."))?;
     let (typed, body) = mpsc::channel(UNDER_WAY);
+    let room = room(query);
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
-    let uri: Uri = format!("http://agent/runtime/terminal{query}")
+    let uri: Uri = format!("http://agent/{room}/terminal{query}")
         .parse()
         .map_err(|_| Error::new(Code::InvalidRequest, "The query is not valid."))?;
     let mut request = Request::post(uri)
