@@ -79,6 +79,9 @@ pub struct CreateSandbox {
     /// What happens then: `pause` or `delete`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<String>,
+    /// Whether requests to it resume it while it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_resume: Option<bool>,
     /// What it may reach.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkPolicy>,
@@ -119,6 +122,9 @@ pub struct ChangeSandbox {
     /// `pause` or `delete`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<String>,
+    /// Whether requests to it resume it while it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_resume: Option<bool>,
     /// All its metadata.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<BTreeMap<String, String>>,

@@ -64,6 +64,29 @@ async fn from_creation_to_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_used_while_it_is_paused_is_resumed_where_that_is_wanted() {
+    let here = Here::start().await;
+    let wants = async |name: &str| {
+        let shown: Value = serde_json::from_str(&here.fine(&["show", name, "--json"]).await).unwrap();
+        shown["auto_resume"].as_bool()
+    };
+    let created = here.fine(&["create", "--name", "web", "--auto-resume"]).await;
+    assert!(created.lines().any(|line| line.starts_with("auto resume") && line.ends_with(" yes")), "{created}");
+    assert_eq!((wants("web").await, wants(BOX).await), (Some(true), Some(false)));
+    here.fine(&["pause", BOX]).await;
+    let refused = here.sandbox(&["exec", BOX, "--", "true"]).await;
+    assert_eq!(refused.status.code(), Some(125), "{refused:?}");
+    assert!(err(&refused).contains("berth sandbox update SANDBOX --auto-resume"), "{refused:?}");
+    let changed = here.fine(&["update", BOX, "--auto-resume"]).await;
+    assert!(changed.contains("Paused") && wants(BOX).await == Some(true), "{changed}");
+    assert_eq!(here.fine(&["exec", BOX, "--", "echo", "here"]).await, "here\n");
+    here.fine(&["update", BOX, "--auto-resume=false"]).await;
+    assert_eq!(wants(BOX).await, Some(false));
+    here.fine(&["update", BOX, "--timeout", "1h"]).await;
+    assert_eq!(wants(BOX).await, Some(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_wait_for_a_paused_sandbox_ends_at_once() {
     let here = Here::start().await;
     here.fine(&["pause", BOX]).await;

@@ -10,10 +10,12 @@
 //!   any ─ delete ─► Deleting ─► (gone)
 //! ```
 //!
-//! [`state`] decides what a request does to a phase, [`plan`] what the worker does next.
+//! [`state`] decides what a request does to a phase, [`entry`] what becomes of one to what is inside, [`plan`] what the worker
+//! does next.
 
 pub mod dockerfile;
 pub mod durable;
+pub mod entry;
 pub mod guest_travel;
 pub mod layer_copy;
 pub mod model;

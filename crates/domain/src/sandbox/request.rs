@@ -73,6 +73,8 @@ pub struct CreateSandbox {
     pub idle_timeout_seconds: Option<i64>,
     /// What happens then.
     pub on_timeout: OnTimeout,
+    /// Whether requests to it resume it while it is paused.
+    pub auto_resume: bool,
     /// What it may reach.
     pub network: NetworkPolicy,
     /// Networks of its project that it belongs to; where absent, those of what it is made of.
@@ -102,6 +104,7 @@ impl TryFrom<&Value> for CreateSandbox {
             timeout_seconds: f.optional("timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             on_timeout: f.optional("on_timeout", on_timeout).unwrap_or(OnTimeout::Pause),
+            auto_resume: f.optional("auto_resume", boolean).unwrap_or(false),
             network: f.object("network", NetworkPolicy::read).unwrap_or_default(),
             networks: read_ids(&mut f),
             gpu_config_count,
@@ -136,6 +139,8 @@ pub struct UpdateSandbox {
     pub idle_timeout_seconds: Option<i64>,
     /// What happens then.
     pub on_timeout: Option<OnTimeout>,
+    /// Whether requests to it resume it while it is paused.
+    pub auto_resume: Option<bool>,
     /// New metadata, replacing all.
     pub metadata: Option<Metadata>,
     /// What changes in the rules of its network.
@@ -151,6 +156,7 @@ impl TryFrom<&Value> for UpdateSandbox {
             timeout_seconds: f.optional("timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             idle_timeout_seconds: f.optional("idle_timeout_seconds", integer(TIMEOUT.0, TIMEOUT.1)),
             on_timeout: f.optional("on_timeout", on_timeout),
+            auto_resume: f.optional("auto_resume", boolean),
             metadata: f.optional("metadata", metadata),
             network: f.object("network", NetworkPolicyChange::read).unwrap_or_default(),
         };

@@ -29,6 +29,21 @@ fn nothing_asked_is_a_sandbox_of_base() {
 }
 
 #[test]
+fn nobody_resumes_it_unless_that_is_asked() {
+    assert!(!CreateSandbox::try_from(&json!({})).unwrap().auto_resume);
+    let update = |value: Value| UpdateSandbox::try_from(&json!({"auto_resume": value}));
+    for wanted in [true, false] {
+        assert_eq!(create("auto_resume", json!(wanted)).unwrap().auto_resume, wanted);
+        assert_eq!(update(json!(wanted)).unwrap().auto_resume, Some(wanted));
+    }
+    assert_eq!(UpdateSandbox::try_from(&json!({})).unwrap().auto_resume, None);
+    for wrong in [json!("true"), json!(1), json!([])] {
+        refused(create("auto_resume", wrong.clone()), "auto_resume");
+        refused(update(wrong), "auto_resume");
+    }
+}
+
+#[test]
 fn bounds_of_numbers() {
     for field in ["timeout_seconds", "idle_timeout_seconds"] {
         for (n, good) in [(4, false), (5, true), (2_592_000, true), (2_592_001, false)] {

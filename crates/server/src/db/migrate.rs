@@ -105,6 +105,7 @@ const STEPS: &[Step] = steps![
     75 "0075" "fences",
     76 "0076" "shared_snapshots",
     77 "0077" "archives",
+    78 "0078" "auto_resume",
 ];
 
 /// Brings the schema up to date; does nothing if it is.

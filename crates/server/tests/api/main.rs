@@ -8,6 +8,7 @@ mod api_key;
 mod archive;
 mod audit;
 mod authority;
+mod auto_resume;
 mod backup;
 mod backup_schedule;
 mod capacity;

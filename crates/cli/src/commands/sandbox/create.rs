@@ -27,6 +27,7 @@ pub const WORDS: Words = &[
     ("timeout_seconds", "--timeout"),
     ("idle_timeout_seconds", "--idle-timeout"),
     ("on_timeout", "--on-timeout"),
+    ("auto_resume", "--auto-resume"),
     ("network_ids", "--network"),
     ("gpu_config_count", "--gpus"),
     ("gpu_model", "--gpu-model"),
@@ -51,6 +52,9 @@ pub struct CreateArgs {
     /// What happens then: pause keeps everything, or delete
     #[arg(long, value_enum)]
     on_timeout: Option<OnTimeout>,
+    /// Resume it whenever somebody uses it while it is paused
+    #[arg(long)]
+    auto_resume: bool,
     #[command(flatten)]
     waiting: WaitArgs,
 }
@@ -224,6 +228,7 @@ pub async fn create(context: &Context, project: &ProjectClient, args: CreateArgs
         timeout_seconds: args.timeout.as_deref().map(span::seconds).transpose()?,
         idle_timeout_seconds: args.idle_timeout.as_deref().map(span::seconds).transpose()?,
         on_timeout: args.on_timeout.map(OnTimeout::word),
+        auto_resume: args.auto_resume.then_some(true),
         ..args.origin.request(project).await?
     };
     let mut sandbox = project.create_sandbox(&request).await.map_err(|error| refused(error, &request))?;

@@ -133,6 +133,9 @@ pub struct UpdateArgs {
     /// What happens then: pause keeps everything, or delete
     #[arg(long, value_enum)]
     on_timeout: Option<create::OnTimeout>,
+    /// Resume it whenever somebody uses it while it is paused; --auto-resume=false ends that
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    auto_resume: Option<bool>,
     /// All its metadata from now on: KEY=VALUE, repeated
     #[arg(long = "metadata", value_name = "KEY=VALUE")]
     metadata: Vec<String>,
@@ -200,6 +203,7 @@ async fn update(context: &Context, project: &ProjectClient, args: UpdateArgs) ->
         timeout_seconds: args.timeout.as_deref().map(span::seconds).transpose()?,
         idle_timeout_seconds: args.idle_timeout.as_deref().map(span::seconds).transpose()?,
         on_timeout: args.on_timeout.map(create::OnTimeout::word),
+        auto_resume: args.auto_resume,
         metadata: (args.no_metadata || !metadata.is_empty()).then_some(metadata),
         network: args.network.change(),
     };

@@ -82,6 +82,7 @@ pub async fn one(context: &Context, project: &ProjectClient, sandbox: &Sandbox) 
             ("timeout", number(sandbox, "timeout_seconds", " s")),
             ("idle timeout", number(sandbox, "idle_timeout_seconds", " s")),
             ("on timeout", word(sandbox, "on_timeout")),
+            ("auto resume", told(sandbox, "auto_resume")),
             ("ends", sandbox.expires_at.as_deref().map(output::time).unwrap_or_default()),
             ("was ready", sandbox.running_seconds.as_ref().map(|s| format!("{s} s")).unwrap_or_default()),
             ("created", output::time(&sandbox.created_at)),
@@ -101,6 +102,12 @@ fn gpus(sandbox: &Sandbox) -> String {
 
 fn word(sandbox: &Sandbox, field: &str) -> String {
     sandbox.more.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// A flag in words; nothing where the service does not know it.
+fn told(sandbox: &Sandbox, field: &str) -> String {
+    let flag = sandbox.more.get(field).and_then(Value::as_bool);
+    flag.map(|flag| if flag { "yes" } else { "no" }.to_owned()).unwrap_or_default()
 }
 
 fn egress(sandbox: &Sandbox) -> String {

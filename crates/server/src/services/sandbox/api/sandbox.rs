@@ -98,7 +98,7 @@ fn shown<'a>(sandboxes: &Sandboxes, scope: &Scope, base: &'a str) -> Shown<'a> {
     Shown { base, now: sandboxes.clock().now(), names_hosts: scope.caller.is_administrator() }
 }
 
-/// Changes timeouts, metadata or the rules of the network.
+/// Changes timeouts, whether requests resume it, metadata or the rules of the network.
 #[utoipa::path(patch, path = "/api/v1/orgs/{org_id}/projects/{project_id}/sandboxes/{sandbox_id}", operation_id = "updateSandbox",
     tag = "sandboxes", params(("org_id" = String, Path), ("project_id" = String, Path), ("sandbox_id" = uuid::Uuid, Path)),
     request_body = UpdateSandboxBody,

@@ -94,6 +94,7 @@ fn child(scope: &Scope, source: &SandboxRow, origin: &SnapshotRow, now: Timestam
         timeout_seconds: source.timeout_seconds,
         idle_timeout_seconds: source.idle_timeout_seconds,
         on_timeout: source.on_timeout,
+        auto_resume: source.auto_resume,
         gpu_config_count: source.gpu_config_count,
         gpu_model: source.gpu_model.clone(),
         ..of_snapshot(scope, origin, now)

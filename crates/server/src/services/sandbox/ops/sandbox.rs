@@ -17,7 +17,7 @@ use crate::db::audit::{Actor, Audit};
 use crate::db::machine::{self, Machine};
 use crate::db::network::{self, MembershipRow};
 use crate::db::usage::Held;
-use crate::db::{Signal, Tx, event};
+use crate::db::{Db, Signal, Tx, event};
 use crate::http::auth::{Caller, Scope};
 use crate::http::idempotency::{Idempotency, Outcome};
 use crate::services::placement::placed_event;
@@ -146,6 +146,7 @@ fn fill(row: &mut SandboxRow, request: CreateSandbox) {
     row.timeout_seconds = request.timeout_seconds;
     row.idle_timeout_seconds = request.idle_timeout_seconds;
     row.on_timeout = request.on_timeout;
+    row.auto_resume = request.auto_resume;
     row.network = request.network;
     row.gpu_config_count = request.gpu_config_count;
 }
@@ -212,6 +213,7 @@ fn blank(scope: &Scope, now: Timestamp) -> SandboxRow {
         timeout_seconds: None,
         idle_timeout_seconds: None,
         on_timeout: OnTimeout::Pause,
+        auto_resume: false,
         layer: None,
         memory: None,
         keep_memory: true,
@@ -273,9 +275,8 @@ struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    async fn begin(sandboxes: &Sandboxes, scope: &'a Scope, id: SandboxId) -> Result<Self> {
-        let now = sandboxes.clock().now();
-        let mut tx = sandboxes.db().begin_as(scope).await?;
+    async fn begin(db: &Db, now: Timestamp, scope: &'a Scope, id: SandboxId) -> Result<Self> {
+        let mut tx = db.begin_as(scope).await?;
         let before = store::sandbox::find(&mut tx, scope.into(), id).await?.ok_or_else(sandbox_not_found)?;
         Ok(Self { tx, scope, before, now })
     }
@@ -332,7 +333,7 @@ pub(super) async fn write(
 /// Records the wish to pause, with the memory if that can be kept where nobody says whether; says nothing new where that is
 /// under way or done.
 pub async fn pause(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, request: Pause) -> Result<SandboxRow> {
-    let mut change = Change::begin(sandboxes, scope, id).await?;
+    let mut change = Change::begin(sandboxes.db(), sandboxes.clock().now(), scope, id).await?;
     let mut row = change.before.clone();
     let phase = on_verb(Verb::Pause, row.phase)?;
     if request.durable == Some(true) && !row.durable {
@@ -372,7 +373,12 @@ async fn stay_paused(change: Change<'_>, durable: Option<bool>) -> Result<Sandbo
 
 /// Records the wish to resume; says nothing new where that is under way or done.
 pub async fn resume(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Result<SandboxRow> {
-    let mut change = Change::begin(sandboxes, scope, id).await?;
+    resume_at(sandboxes.db(), sandboxes.clock().now(), scope, id).await
+}
+
+/// The same for whoever has no more of the service than its rows.
+pub async fn resume_at(db: &Db, now: Timestamp, scope: &Scope, id: SandboxId) -> Result<SandboxRow> {
+    let mut change = Change::begin(db, now, scope, id).await?;
     let mut row = change.before.clone();
     let Some(phase) = on_verb(Verb::Resume, row.phase)? else { return Ok(row) };
     quota::afford(&mut change.tx, scope, change.now).await?;
@@ -383,7 +389,7 @@ pub async fn resume(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Resu
 
 /// Records the wish to go back to a snapshot, in place.
 pub async fn restore(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, snapshot: SnapshotId) -> Result<SandboxRow> {
-    let mut change = Change::begin(sandboxes, scope, id).await?;
+    let mut change = Change::begin(sandboxes.db(), sandboxes.clock().now(), scope, id).await?;
     let mut row = change.before.clone();
     snapshot::ready(&mut change.tx, scope, snapshot).await?;
     let Some(phase) = on_verb(Verb::Restore, row.phase)? else { return Ok(row) };
@@ -399,7 +405,7 @@ pub async fn restore(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, snapsh
 
 /// Records the wish to delete, in any phase.
 pub async fn delete(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId) -> Result<()> {
-    let change = Change::begin(sandboxes, scope, id).await?;
+    let change = Change::begin(sandboxes.db(), sandboxes.clock().now(), scope, id).await?;
     if change.before.phase == Phase::Deleting {
         return Ok(());
     }
@@ -416,9 +422,9 @@ pub(super) fn deleting(before: &SandboxRow, message: &str, now: Timestamp) -> Sa
     row
 }
 
-/// Changes timeouts, metadata or the rules of the network.
+/// Changes timeouts, whether requests resume it, metadata or the rules of the network.
 pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted: UpdateSandbox) -> Result<SandboxRow> {
-    let change = Change::begin(sandboxes, scope, id).await?;
+    let change = Change::begin(sandboxes.db(), sandboxes.clock().now(), scope, id).await?;
     let mut row = change.before.clone();
     if row.wish == Wish::Deleted {
         return Err(Error::new(Code::InvalidPhase, "The sandbox is being deleted."));
@@ -434,6 +440,7 @@ pub async fn update(sandboxes: &Sandboxes, scope: &Scope, id: SandboxId, wanted:
     }
     row.idle_timeout_seconds = wanted.idle_timeout_seconds.or(row.idle_timeout_seconds);
     row.on_timeout = wanted.on_timeout.unwrap_or(row.on_timeout);
+    row.auto_resume = wanted.auto_resume.unwrap_or(row.auto_resume);
     row.metadata = wanted.metadata.unwrap_or(row.metadata);
     row.network = wanted.network.of(row.network);
     if row == change.before {

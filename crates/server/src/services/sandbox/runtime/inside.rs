@@ -1,7 +1,8 @@
 //! Who may work inside which sandbox: the extractors of the runtime.
 //!
 //! The path names the sandbox alone, so its row tells the project, and from there all is as everywhere: 401
-//! before 404 before 403. A sandbox that comes up is waited for, one that cannot be reached says why.
+//! before 404 before 403. A sandbox that comes up is waited for, one that cannot be reached says why. What is asked of one that
+//! is paused resumes it where its owner wants that, whatever it is: even who only looks needs the machine.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -17,6 +18,7 @@ use axum::http::request::Parts;
 use berth_domain::identity::Action;
 use berth_domain::ids::SandboxId;
 use berth_domain::sandbox::Phase;
+use berth_domain::sandbox::entry::{self, Entry, not_found};
 use berth_domain::{Code, Error};
 use berth_host::EngineError;
 use berth_host::sandbox::agent::Connection;
@@ -27,13 +29,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::flag::asks;
 use super::state::Runtime;
-use crate::db::Signal;
-use crate::http::auth::{Scope, Watch, scope_at};
+use crate::db::{Signal, settled};
+use crate::http::auth::{Gate, Grant, Granted, Right, Scope, Watch, scope_at};
 use crate::http::envelope::ApiError;
 use crate::http::query;
-use crate::services::sandbox::Sandboxes;
-use crate::services::sandbox::store;
-use crate::services::sandbox::store::sandbox::Standing;
+use crate::services::sandbox::store::standing::Standing;
+use crate::services::sandbox::{Sandboxes, ops, store};
 
 /// How long a sandbox that comes up is waited for (contract, section 3).
 const COMING_UP: Duration = Duration::from_secs(30);
@@ -95,7 +96,7 @@ impl Inside {
     async fn enter(parts: &mut Parts, runtime: &Runtime, action: Action) -> Result<Self, ApiError> {
         let id = id_of(parts).await;
         let project = match id {
-            Some(id) => store::sandbox::place(&runtime.db, id).await?,
+            Some(id) => store::standing::place(&runtime.db, id).await?,
             None => None,
         };
         let scope = scope_at::<Sandboxes>(parts, project, action).await?.ok_or_else(not_found)?;
@@ -103,7 +104,7 @@ impl Inside {
         query::refuse_unknown(parts)?;
         let id = id.ok_or_else(not_found)?;
         let watch = Watch::from_request_parts(parts, runtime).await?;
-        let connection = reach(runtime, id).await?;
+        let connection = reach(runtime, id, changing(parts, &scope).as_ref()).await?;
         Ok(Self { id, connection, scope, watch, action })
     }
 }
@@ -113,29 +114,43 @@ async fn id_of(parts: &mut Parts) -> Option<SandboxId> {
     path.0.get("sandbox_id")?.parse().ok()
 }
 
-fn not_found() -> Error {
-    Error::new(Code::SandboxNotFound, "There is no such sandbox. GET …/sandboxes lists those of a project.")
+/// The caller as who changes resources, if the roles allow that: who resumes a sandbox changes it, whatever is asked of it then.
+fn changing(parts: &Parts, scope: &Scope) -> Option<Scope> {
+    let action = Action::ChangeResources;
+    scope.require(action).ok()?;
+    let gate = parts.extensions.get::<Arc<dyn Gate>>()?.clone();
+    let right = Some(Sandboxes::SCOPES);
+    let mut scope = scope.clone();
+    let grant = Grant::Project { org: scope.org, project: scope.project, action, right };
+    scope.caller.granted = Some(Granted::new(gate, grant));
+    Some(scope)
 }
 
-/// Waits until the sandbox is there, or tells why it will not be.
-async fn reach(runtime: &Runtime, id: SandboxId) -> Result<Connection, Error> {
+/// Waits until the sandbox is there, or tells why it will not be. Who may change it, if the caller may, resumes it.
+async fn reach(runtime: &Runtime, id: SandboxId, changing: Option<&Scope>) -> Result<Connection, Error> {
     let mut signals = runtime.db.watch();
     let deadline = Instant::now() + COMING_UP;
+    let mut resumed = false;
     loop {
-        let standing = store::sandbox::standing(&runtime.db, id).await?.ok_or_else(not_found)?;
+        let standing = store::standing::find(&runtime.db, id).await?.ok_or_else(not_found)?;
         let (mut until, mut late) = (deadline, coming_up(standing.phase));
-        if arrives(standing.phase)? {
-            if standing.host_is_lost {
-                return Err(away());
-            }
-            match connect(runtime, &standing).await {
+        resumed |= standing.phase == Phase::Resuming;
+        match (entry::on_request(seen(&standing, changing.is_some(), resumed))?, changing) {
+            (Entry::Enter, _) if standing.host_is_lost => return Err(away()),
+            (Entry::Enter, _) => match connect(runtime, &standing).await {
                 Ok(connection) => return Ok(connection),
                 // It may be on its way down, which its row tells, or be silent for a moment.
                 Err(EngineError::Transient(cause)) => {
                     (until, late) = (deadline.min(Instant::now() + AGAIN), silent(COMING_UP, &cause));
                 }
                 Err(error) => return Err(Error::new(Code::SandboxInterrupted, error.to_string())),
+            },
+            (Entry::Resume, Some(scope)) => {
+                resume(runtime, scope, id).await?;
+                resumed = true;
+                continue;
             }
+            (Entry::Wait | Entry::Resume, _) => {}
         }
         let changed = async {
             while let Ok(signal) = signals.recv().await {
@@ -163,28 +178,30 @@ fn away() -> Error {
     unavailable(message.into(), None)
 }
 
-/// Whether a sandbox of this phase is there; an error where waiting would not help.
-fn arrives(phase: Phase) -> Result<bool, Error> {
-    match phase {
-        Phase::Ready => Ok(true),
-        Phase::Pending | Phase::Provisioning | Phase::Resuming | Phase::Restoring => Ok(false),
-        Phase::Pausing | Phase::Paused => {
-            Err(Error::new(Code::SandboxPaused, "The sandbox is paused. POST …/sandboxes/{id}/resume wakes it."))
-        }
-        Phase::Failed => Err(Error::new(
-            Code::SandboxFailed,
-            "The sandbox has failed; its message tells why. Restore a snapshot of it, or delete it.",
-        )),
-        Phase::Deleting | Phase::Deleted => Err(not_found()),
+/// What the domain decides by.
+fn seen(standing: &Standing, may_change: bool, resumed: bool) -> entry::Standing<'_> {
+    let Standing { phase, auto_resume, moves, .. } = *standing;
+    entry::Standing { phase, message: standing.message.as_deref(), auto_resume, moves, may_change, resumed }
+}
+
+/// Records the caller's wish to resume a sandbox that was paused a moment ago. Once this returns, every look sees it, also where
+/// somebody else had it before, whose commit was on its way.
+async fn resume(runtime: &Runtime, scope: &Scope, id: SandboxId) -> Result<(), Error> {
+    match Box::pin(settled(ops::sandbox::resume_at(&runtime.db, runtime.clock.now(), scope, id))).await? {
+        // It stands somewhere else by now, which the next look tells.
+        Err(error) if error.code == Code::InvalidPhase => Ok(()),
+        resumed => resumed.map(drop),
     }
 }
 
 fn coming_up(phase: Phase) -> Error {
     let seconds = COMING_UP.as_secs();
-    unavailable(
-        format!("The sandbox is still {phase} after {seconds} s. Wait for the phase Ready, and try again."),
-        None,
-    )
+    let next = match phase {
+        // The next request resumes it then, or it goes on by itself.
+        Phase::Pausing | Phase::Paused => "Try again shortly.",
+        _ => "Wait for the phase Ready, and try again.",
+    };
+    unavailable(format!("The sandbox is still {phase} after {seconds} s. {next}"), None)
 }
 
 /// The 503 of a sandbox that is there and does not answer.

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod metrics;
 pub mod sandbox;
 pub mod snapshot;
+pub mod standing;
 pub mod stored;
 pub mod template;
 pub mod upload;

@@ -106,6 +106,8 @@ pub struct SandboxRow {
     pub idle_timeout_seconds: Option<i64>,
     /// What happens then.
     pub on_timeout: OnTimeout,
+    /// Whether requests to it resume it while it is paused.
+    pub auto_resume: bool,
     /// The top of its disk.
     pub layer: Option<LayerId>,
     /// What the next machine begins with.
@@ -186,6 +188,7 @@ impl FromRow for SandboxRow {
             timeout_seconds: row.opt_int("timeout_seconds")?,
             idle_timeout_seconds: row.opt_int("idle_timeout_seconds")?,
             on_timeout: row.word("on_timeout", OnTimeout::parse)?,
+            auto_resume: row.flag("auto_resume")?,
             layer: row.opt_parsed("layer_id")?,
             memory: row.opt_parsed("memory_id")?,
             keep_memory: row.flag("keep_memory")?,
@@ -227,8 +230,8 @@ fn columns(s: &SandboxRow) -> Columns {
         "gpu_config_count": s.gpu_config_count, "gpu_model": s.gpu_model.clone(), "network": json::text(&s.network),
         "applied_network": s.applied_network.as_ref().map(json::text), "run_user": &s.run_user,
         "workdir": s.workdir.clone(), "timeout_seconds": s.timeout_seconds,
-        "idle_timeout_seconds": s.idle_timeout_seconds, "on_timeout": s.on_timeout.as_str(), "layer_id": s.layer,
-        "memory_id": s.memory, "keep_memory": s.keep_memory, "restore_snapshot_id": s.restore, "fresh": s.fresh,
+        "idle_timeout_seconds": s.idle_timeout_seconds, "on_timeout": s.on_timeout.as_str(),
+        "auto_resume": s.auto_resume, "layer_id": s.layer, "memory_id": s.memory, "keep_memory": s.keep_memory, "restore_snapshot_id": s.restore, "fresh": s.fresh,
         "phase_since": s.phase_since, "attempts": s.attempts, "deaths": s.deaths, "deaths_since": s.deaths_since,
         "again": s.again.clone(), "first_ready_at": s.first_ready_at, "ready_since": s.ready_since,
         "running_micros": s.running_micros, "expires_at": s.expires_at, "life_left": s.life_left,
@@ -374,49 +377,9 @@ pub async fn load(on: impl On, id: SandboxId) -> Result<Option<SandboxRow>, DbEr
     sql(select!(" WHERE sandboxes.id = $1")).bind(id).fetch_optional(on).await
 }
 
-/// Where a sandbox that is not gone belongs: for routes that name it alone.
-pub async fn place(db: &Db, id: SandboxId) -> Result<Option<Owner>, DbError> {
-    let place = sql("SELECT org_id, project_id FROM sandboxes WHERE id = $1 AND deleted_at IS NULL");
-    let place: Option<Option<Owner>> = place.bind(id).fetch_optional(db).await?;
-    Ok(place.flatten())
-}
-
 /// Whose a sandbox is, also when it is gone: for the worker.
 pub async fn owner(db: &Db, id: SandboxId) -> Result<Option<Owner>, DbError> {
     due::owner(db, TABLE, id).await
-}
-
-/// Where a sandbox stands that is not gone.
-#[derive(Clone, Copy, Debug)]
-pub struct Standing {
-    /// Its phase.
-    pub phase: Phase,
-    /// Its machine.
-    pub machine: MachineId,
-    /// The host of that, once it is on one.
-    pub host: Option<HostId>,
-    /// Whether that host does not answer.
-    pub host_is_lost: bool,
-}
-
-impl FromRow for Standing {
-    fn from_row(row: &Row) -> Result<Self, DbError> {
-        let machine = Machine::from_row(row)?;
-        let phase = row.word("phase", Phase::parse)?;
-        Ok(Self { phase, machine: machine.id, host: machine.host, host_is_lost: machine.host_is_lost })
-    }
-}
-
-/// Where a sandbox stands that is not gone.
-pub async fn standing(db: &Db, id: SandboxId) -> Result<Option<Standing>, DbError> {
-    let standing = sql(concat!(
-        "SELECT sandboxes.phase, ",
-        machine_columns!(),
-        " FROM ",
-        with_machine!("sandboxes", "sandbox"),
-        " WHERE sandboxes.id = $1 AND sandboxes.deleted_at IS NULL"
-    ));
-    standing.bind(id).fetch_optional(db).await
 }
 
 /// By what a list of sandboxes can be narrowed and ordered.

@@ -33,6 +33,9 @@ pub struct CreateSandboxBody {
     #[schema(minimum = 5, maximum = 2_592_000)]
     idle_timeout_seconds: Option<i64>,
     on_timeout: Option<OnTimeoutWord>,
+    /// Whether requests to it of whoever may change it resume it while it is paused.
+    #[schema(default = false)]
+    auto_resume: Option<bool>,
     network: Option<NetworkPolicyBody>,
     /// Networks of the project that it belongs to, beside those it reaches by `network`. Where absent, those of the
     /// snapshot's sandbox that are still there.
@@ -68,6 +71,8 @@ pub struct UpdateSandboxBody {
     #[schema(minimum = 5, maximum = 2_592_000)]
     idle_timeout_seconds: Option<i64>,
     on_timeout: Option<OnTimeoutWord>,
+    /// Whether requests to it of whoever may change it resume it while it is paused.
+    auto_resume: Option<bool>,
     /// Replaces all pairs.
     metadata: Option<BTreeMap<String, String>>,
     /// What is absent in it stays as it is, too; a list replaces the one of before.

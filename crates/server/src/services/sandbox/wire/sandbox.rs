@@ -80,6 +80,8 @@ pub struct SandboxView {
     /// What happens then.
     #[schema(value_type = OnTimeoutWord)]
     on_timeout: &'static str,
+    /// Whether requests to it of whoever may change it resume it while it is paused.
+    auto_resume: bool,
     /// Whether it is to outlive its host while it is paused.
     durable: bool,
     /// Since when a second host, or the store of backups, has all of it; `null` until then, and while it runs.
@@ -161,6 +163,7 @@ impl SandboxView {
             timeout_seconds: row.timeout_seconds,
             idle_timeout_seconds: row.idle_timeout_seconds,
             on_timeout: row.on_timeout.as_str(),
+            auto_resume: row.auto_resume,
             durable: row.durable,
             copied_at: row.copy.map(|copy| copy.since),
             running_seconds: row.running_seconds(shown.now),
