@@ -23,6 +23,12 @@ pub fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
+/// The bytes that any even number of digits says; `None` where the text is something else.
+pub fn bytes(text: &str) -> Option<Vec<u8>> {
+    let pairs = text.as_bytes().chunks(2);
+    pairs.map(|pair| decode::<1>(std::str::from_utf8(pair).ok()?).map(|[byte]| byte)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +40,7 @@ mod tests {
         for wrong in ["", "000af", "000aff0", "000a+f", "000afg", "00é0f"] {
             assert_eq!(decode::<3>(wrong), None, "{wrong}");
         }
+        assert_eq!(bytes("000AfF"), Some(vec![0, 10, 255]));
+        assert_eq!((bytes(""), bytes("000"), bytes("0g"), bytes("aé")), (Some(Vec::new()), None, None, None));
     }
 }

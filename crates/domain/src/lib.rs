@@ -6,6 +6,7 @@
 //! this crate depends on nothing that could reach outside.
 
 pub mod agent;
+pub mod e2b;
 pub mod error;
 pub mod fair;
 pub mod fields;

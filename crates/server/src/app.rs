@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use axum::Router;
 use berth_host::clock::Clock;
 use berth_host::link::{Authority, Terms};
 use berth_qemu::confinement;
@@ -41,6 +42,7 @@ pub use crate::services::fleet::Engines;
 
 use crate::config::{self, Config};
 use crate::db::{Db, DbError, keeper};
+use crate::facade::e2b::{self, E2b};
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;
 use crate::http::client_address::TrustedProxies;
@@ -177,9 +179,10 @@ impl App {
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(of_hosts).merge(inside);
         let (base, gate): (_, Arc<dyn Gate>) =
             (Configured(config.public_url().map(Arc::from)), Arc::new(identity.clone()));
-        let router = crate::http::router(services, gate.clone(), db.clone(), base, probes, Turns::new(sealer.clone()));
-        let edge = Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.http.trusted_proxies.clone()));
-        let edge = with_limits(edge, &config.http, seats.most());
+        let facades = |api| e2b::routes(E2b::new(api, sealer.clone(), gate.clone(), sandboxes.clone()));
+        let (known, turns) = ((gate.clone(), db.clone()), Turns::new(sealer.clone()));
+        let router = crate::http::router(services, known, base, probes, turns, facades);
+        let edge = edge((router, gate), &gateway, &config.http, seats.most());
         hosts.spawn_workers(&fleet, &mut tasks, &stop);
         enrolment.spawn_workers(&mut tasks, &stop);
         identity.spawn_workers(&mut tasks, &stop);
@@ -313,9 +316,10 @@ impl Held {
     }
 }
 
-/// The edge with the configured limits of requests.
-fn with_limits(edge: Edge, config: &config::Http, connections: usize) -> Edge {
-    edge.with_cors(Cors::new(&config.cors_origins))
+/// The edge of these routes, with the configured limits of requests.
+fn edge((router, gate): (Router, Arc<dyn Gate>), gateway: &Gateway, config: &config::Http, connections: usize) -> Edge {
+    Edge::new(router, gate, gateway.hot(), TrustedProxies::new(config.trusted_proxies.clone()))
+        .with_cors(Cors::new(&config.cors_origins))
         .with_streams(Streams::of(connections))
         .with_grace(Grace(Duration::from_secs(config.body_grace_seconds)))
 }

@@ -3,6 +3,7 @@
 pub mod app;
 pub mod config;
 pub mod db;
+pub mod facade;
 pub mod http;
 mod private_file;
 pub mod seal;

@@ -360,7 +360,10 @@ impl Caller {
 
     /// A request that the test completes.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let path = if ["/api/", "/sandbox/", "/v1/", "/."].iter().any(|root| path.starts_with(root)) {
+        let path = if ["/api/", "/sandbox/", "/v1/", "/e2b/", "/health", "/files", "/process.", "/filesystem.", "/."]
+            .iter()
+            .any(|root| path.starts_with(root))
+        {
             path.to_owned()
         } else {
             format!("{}{path}", self.project)

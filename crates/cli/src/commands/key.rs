@@ -1,7 +1,8 @@
 //! API keys of a project. A key has a name, an id and a prefix; commands take all three.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use berth_client::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey, Page, ProjectClient};
+use berth_domain::e2b;
 use clap::{Args, Subcommand};
 
 use crate::context::{API_KEY, Context};
@@ -23,6 +24,8 @@ const CHANGES: Words =
     &[("name", "--name"), ("scopes", "--scope"), ("expires_at", "--expires"), ("source_networks", "--from")];
 /// The option for each field of a rotation.
 const ROTATION: Words = &[("overlap_seconds", "--overlap")];
+/// The scope that E2B's SDKs want of a key.
+const SANDBOX: &str = "sandbox";
 /// The word for every network.
 const ANYWHERE: &str = "anywhere";
 
@@ -77,6 +80,9 @@ pub struct CreateArgs {
     /// Print only the key
     #[arg(long, short)]
     quiet: bool,
+    /// Print what E2B's SDKs read, for a shell: eval "$(berth key create NAME --scope sandbox --e2b)"
+    #[arg(long, conflicts_with = "quiet")]
+    e2b: bool,
 }
 
 #[derive(Args)]
@@ -104,12 +110,13 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
         KeyCommand::List(page) => output::list(context.look, &project.api_keys(page.into()).await?, show),
         KeyCommand::Get { key } => one(context, find(&project, &key).await?),
         KeyCommand::Create(args) => {
+            ensure!(!args.e2b || args.scopes.iter().any(|scope| scope == SANDBOX), "--e2b goes with --scope {SANDBOX}");
             let expires_at = args.expires.as_deref().map(span::ahead).transpose()?;
             let request =
                 NewApiKey { name: args.name, scopes: args.scopes, expires_at, source_networks: args.networks };
             let key = project.create_api_key(&request).await.map_err(|error| retold(error, NEW))?;
             // Prints the key first: it is shown only this once.
-            made(context, &key, args.quiet)?;
+            if args.e2b { variables(context, &key) } else { made(context, &key, args.quiet) }?;
             tell_shared(context, &project, &request.name).await;
             Ok(())
         }
@@ -174,6 +181,19 @@ async fn find(project: &ProjectClient, text: &str) -> Result<ApiKey> {
         keys.retain(|key| key.status == "active");
     }
     KEY.of(keys, text, |key| &key.id, is_called)
+}
+
+/// Prints what E2B's SDKs read, so that a shell takes it: with the key in the form that all of them take.
+fn variables(context: &Context, made: &MadeApiKey) -> Result<()> {
+    let (key, base) = (e2b::key::written(&made.key), context.client.base());
+    let pairs = [("E2B_API_KEY", key), ("E2B_API_URL", format!("{base}/e2b")), ("E2B_SANDBOX_URL", base.to_owned())];
+    if context.look.is_json() {
+        return output::json(&std::collections::BTreeMap::from(pairs));
+    }
+    for (name, value) in pairs {
+        println!("export {name}={value}");
+    }
+    Ok(())
 }
 
 /// Shows a new key, for the only time.

@@ -158,3 +158,18 @@ async fn of_several_that_a_text_names_the_ids_are_told() {
         fine(&here, &["sandbox", "get", id]).await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_for_e2b_s_sdks_is_printed_as_a_shell_takes_it() {
+    let here = Here::start().await;
+    let words = ["key", "create", "sdk", "--scope", "sandbox", "--e2b"];
+    let shown = fine(&here, &words).await;
+    let base = &here.way.url;
+    let [key, api, sandboxes] = shown.lines().collect::<Vec<_>>()[..] else { unreachable!("{shown}") };
+    let key = key.strip_prefix("export E2B_API_KEY=e2b_").expect("a key");
+    assert!(key.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)), "{key}");
+    assert_eq!(api, format!("export E2B_API_URL={base}/e2b"));
+    assert_eq!(sandboxes, format!("export E2B_SANDBOX_URL={base}"));
+    let refused = berth(&here, &["key", "create", "sdk", "--scope", "vm", "--e2b"]).await;
+    assert!(!refused.status.success() && err(&refused).contains("--scope sandbox"), "{refused:?}");
+}

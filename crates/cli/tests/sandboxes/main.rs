@@ -9,6 +9,7 @@ mod command_line;
 mod copies;
 mod crash;
 mod deaths;
+mod e2b;
 mod endurance;
 mod escape;
 mod harness;

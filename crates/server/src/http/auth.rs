@@ -27,6 +27,7 @@ use super::client_address::ClientAddress;
 use super::credential;
 pub use super::denial::{administrators_only, forbidden, missing_scope, persons_only, unauthorized};
 use super::envelope::{ApiError, RequestId};
+use super::from_within::{Counted, OnBehalf};
 use super::limit::Window;
 use super::path::PathText;
 use super::query;
@@ -140,6 +141,12 @@ pub trait Gate: Send + Sync + 'static {
     /// The caller behind a bearer token; 401 where there is none, 403 where it is suspended or comes from elsewhere.
     async fn caller(&self, bearer: &str, from: ClientAddress) -> Result<Who>;
 
+    /// The key with an id, as if it had been sent from there; 401 where it is none any more.
+    async fn key(&self, id: KeyId, from: ClientAddress) -> Result<Who>;
+
+    /// The keys of a project that count now and have one of these scopes.
+    async fn keys_of(&self, project: ProjectId, right: AnyOf) -> Result<Vec<KeyId>>;
+
     /// Notes a refused bearer token.
     async fn refused(&self, bearer: &str, refusal: &Error, request: &RequestId);
 
@@ -167,19 +174,27 @@ pub(super) fn gate(parts: &Parts) -> Result<Arc<dyn Gate>> {
     parts.extensions.get::<Arc<dyn Gate>>().cloned().ok_or_else(|| Error::internal("no gate"))
 }
 
-/// The caller, before the request is counted.
-async fn caller_of(parts: &Parts) -> Result<Caller> {
-    let token = credential::of(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
+/// Whom the credential of a request stands for.
+async fn who_of(parts: &Parts, request: &RequestId) -> Result<Who> {
     let address = parts.extensions.get::<ClientAddress>().copied().unwrap_or_default();
-    let request = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
     let gate = gate(parts)?;
-    let who = match gate.caller(token, address).await {
-        Ok(who) => who,
+    if let Some(OnBehalf(key)) = parts.extensions.get() {
+        return gate.key(*key, address).await;
+    }
+    let token = credential::of(parts).filter(|t| !t.is_empty()).ok_or_else(unauthorized)?;
+    match gate.caller(&token, address).await {
+        Ok(who) => Ok(who),
         Err(refusal) => {
-            gate.refused(token, &refusal, &request).await;
-            return Err(refusal);
+            gate.refused(&token, &refusal, request).await;
+            Err(refusal)
         }
-    };
+    }
+}
+
+/// The caller, before the request is counted.
+pub(super) async fn caller_of(parts: &Parts) -> Result<Caller> {
+    let request = parts.extensions.get::<RequestId>().cloned().unwrap_or_default();
+    let who = who_of(parts, &request).await?;
     if let Some(slot) = parts.extensions.get::<super::limit::Slot>() {
         slot.asked_by(who);
     }
@@ -187,7 +202,10 @@ async fn caller_of(parts: &Parts) -> Result<Caller> {
 }
 
 /// Counts the request, and notes what is left for the answer's headers.
-fn admit(parts: &Parts, who: &Who, scope: Option<&Scope>) -> Result<()> {
+pub(super) fn admit(parts: &Parts, who: &Who, scope: Option<&Scope>) -> Result<()> {
+    if parts.extensions.get::<Counted>().is_some() {
+        return Ok(());
+    }
     if let Some(window) = gate(parts)?.admit(who, scope)?
         && let Some(slot) = parts.extensions.get::<super::limit::Slot>()
     {
@@ -286,7 +304,7 @@ impl Scope {
     }
 
     /// Lets the caller in for an action, if key and roles allow it.
-    fn let_in(&mut self, parts: &mut Parts, action: Action, right: Option<AnyOf>) -> Result<()> {
+    pub(super) fn let_in(&mut self, parts: &mut Parts, action: Action, right: Option<AnyOf>) -> Result<()> {
         self.caller.require_right(right)?;
         self.require(action)?;
         self.caller.let_in(parts, Grant::Project { org: self.org, project: self.project, action, right })
@@ -428,32 +446,6 @@ pub async fn scope_at_home<R: Right>(parts: &mut Parts, action: Action) -> Resul
     admit(parts, &scope.caller.who, Some(&scope))?;
     scope.let_in(parts, action, Some(R::SCOPES))?;
     Ok(scope)
-}
-
-/// An API key that asks about itself.
-pub struct KeyItself {
-    /// The key.
-    pub id: KeyId,
-    /// Its project.
-    pub scope: Scope,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for KeyItself {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let caller = caller_of(parts).await?;
-        let Who::Key { id, .. } = caller.who else {
-            admit(parts, &caller.who, None)?;
-            let message = "This tells an API key what it is. GET /api/v1/users/me tells who is signed in.";
-            return Err(Error::new(Code::Forbidden, message).into());
-        };
-        let mut scope = gate(parts)?.home(caller, None).await?;
-        admit(parts, &scope.caller.who, Some(&scope))?;
-        scope.let_in(parts, Action::ReadProject, None)?;
-        query::refuse(parts)?;
-        Ok(Self { id, scope })
-    }
 }
 
 project_extractors! {

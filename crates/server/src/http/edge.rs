@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use tower::ServiceExt;
 
+use super::addressed::readdress;
 use super::auth::Gate;
 use super::client_address::{ClientAddress, TrustedProxies};
 use super::cors::{self, Cors};
@@ -154,6 +155,9 @@ impl Edge {
     pub async fn answer_to(&self, client: ClientAddress, mut request: Request) -> Response {
         request.extensions_mut().insert(client);
         request.extensions_mut().insert(self.grace);
+        if let Err(error) = readdress(&mut request) {
+            return enveloped(request, |_| async { ApiError(error).into_response() }).await;
+        }
         if !self.rooms.hold(request.method(), request.uri().path()) {
             return enveloped(request, |_| async { unknown_route().await.into_response() }).await;
         }

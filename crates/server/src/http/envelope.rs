@@ -115,7 +115,6 @@ where
     let path = request.uri().path().to_owned();
     let class = Class::of(&path);
     let client = request.extensions().get::<ClientAddress>().and_then(|client| client.known());
-    let speaks_openai = super::openai::is_spoken_at(&path);
     let bulky = bulky(request.headers());
     request.extensions_mut().insert(RequestId { id: id.clone(), from: client });
     let limit = Slot::default();
@@ -125,8 +124,8 @@ where
         Ok(response) => shaped(response),
         Err(panic) => ApiError(Error::internal(format!("panic: {}", panic_text(&*panic)))).into_response(),
     };
-    if speaks_openai && let Some(Shaped(Some(error))) = response.extensions().get::<Shaped>() {
-        let body = super::openai::envelope(error);
+    if let (Some(dialect), Some(Shaped(Some(error)))) = (Dialect::at(&path), response.extensions().get::<Shaped>()) {
+        let body = dialect.envelope(error);
         response = super::openai::reshaped(response, body);
     }
     let status = response.status();
@@ -145,6 +144,40 @@ where
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// A protocol of others, whose clients read errors in another form.
+#[derive(Clone, Copy)]
+enum Dialect {
+    OpenAi,
+    E2b,
+}
+
+impl Dialect {
+    fn at(path: &str) -> Option<Self> {
+        match path {
+            _ if super::openai::is_spoken_at(path) => Some(Self::OpenAi),
+            _ if path == "/e2b" || path.starts_with("/e2b/") || path == "/files" => Some(Self::E2b),
+            _ => None,
+        }
+    }
+
+    fn envelope(self, error: &Error) -> String {
+        match self {
+            Self::OpenAi => super::openai::envelope(error),
+            Self::E2b => {
+                let code = error.code;
+                let told =
+                    serde_json::json!({"code": code.status(), "message": error.message, "error_code": code.as_str()});
+                told.to_string()
+            }
+        }
+    }
+}
+
+/// The error that an answer tells, if it is one of the service's own.
+pub fn error_of(response: &Response) -> Option<Error> {
+    response.extensions().get::<Shaped>()?.0.as_deref().cloned()
 }
 
 /// The log line of a request.

@@ -5,6 +5,7 @@
 //! finds its `X-Request-Id`.
 
 pub mod account;
+pub mod addressed;
 pub mod auth;
 pub mod authority;
 pub mod base_url;
@@ -18,11 +19,13 @@ pub mod edge;
 pub mod envelope;
 pub mod event_loop;
 pub mod from_standby;
+pub mod from_within;
 pub mod idempotency;
 pub mod limit;
 pub mod list;
 pub mod openai;
 pub mod openapi;
+pub mod own_key;
 pub mod paced;
 pub mod page;
 pub mod pass_on;
@@ -54,27 +57,28 @@ use auth::Gate;
 /// Largest body of a request, in bytes, for routes without a limit of their own (contract, section 0).
 pub const BODY_LIMIT: usize = 256 * 1024;
 
-/// Assembles every route of the service.
+/// Assembles every route of the service. `facades` adds those of other people's protocols to the table, which it gets to ask
+/// the others by.
 pub fn router(
     services: OpenApiRouter,
-    gate: Arc<dyn Gate>,
-    db: Db,
+    (gate, db): (Arc<dyn Gate>, Db),
     base: base_url::Configured,
     probes: probes::Probes,
     turns: idempotency::Turns,
+    facades: impl FnOnce(Router) -> Router,
 ) -> Router {
     let (router, api) = services.merge(probes::routes(probes)).split_for_parts();
     let queries = Arc::new(query::Queries::of(&api));
     let document = bytes::Bytes::from(openapi::finish(api));
-    router
-        .merge(docs::routes(document))
-        .merge(account::routes())
-        .merge(page::routes())
-        .fallback(envelope::unknown_route)
-        .layer(Extension(gate))
-        .layer(Extension(db))
-        .layer(Extension(base))
-        .layer(Extension(queries))
-        .layer(Extension(turns))
-        .layer(middleware::from_fn(envelope::envelope))
+    let own = router.merge(docs::routes(document)).merge(account::routes()).merge(page::routes());
+    let with_state = |router: Router| {
+        router
+            .layer(Extension(gate.clone()))
+            .layer(Extension(db.clone()))
+            .layer(Extension(base.clone()))
+            .layer(Extension(queries.clone()))
+            .layer(Extension(turns.clone()))
+    };
+    let facades = facades(with_state(own.clone()));
+    with_state(own.merge(facades).fallback(envelope::unknown_route)).layer(middleware::from_fn(envelope::envelope))
 }

@@ -23,7 +23,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathText {
 
 impl PathText {
     /// The parameters of a request.
-    pub(super) async fn of(parts: &mut Parts) -> Result<Self> {
+    pub async fn of(parts: &mut Parts) -> Result<Self> {
         let Path(map) = Path::<HashMap<String, String>>::from_request_parts(parts, &())
             .await
             .map_err(|_| Error::new(Code::InvalidRequest, "The path is not valid UTF-8."))?;

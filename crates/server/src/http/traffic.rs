@@ -43,10 +43,10 @@ impl Class {
         match path {
             "/healthz" | "/readyz" | "/metrics" => Self::Probes,
             _ if below("/v1") => Self::Models,
-            _ if below("/sandbox") => Self::Runtime,
+            _ if below("/sandbox") || below("/e2b/inside") || path == "/files" => Self::Runtime,
             _ if below("/api/v1/auth") => Self::Auth,
             _ if below("/api/v1/admin") => Self::Admin,
-            _ if below("/api") => Self::Api,
+            _ if below("/api") || below("/e2b") => Self::Api,
             _ => Self::Other,
         }
     }

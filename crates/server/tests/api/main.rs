@@ -20,6 +20,7 @@ mod disk_snapshot;
 mod drain;
 mod drain_refused;
 mod durable;
+mod e2b;
 mod edge;
 mod envelope;
 mod event;

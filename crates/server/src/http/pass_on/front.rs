@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
 use super::passing::PassOn;
+use crate::http::addressed;
 use crate::http::edge::{Rooms, Secure};
 use crate::http::envelope::{ApiError, enveloped, keep_shape, unknown_route};
 use crate::http::passed::{Passed, Way};
@@ -41,6 +42,10 @@ impl Front {
     }
 
     async fn route(&self, passed: Passed, request: Request) -> Response {
+        // What is sent to a sandbox's name is none of this process. The active replica reads the name again.
+        if !matches!(addressed::named(request.headers(), request.uri()), Ok(None)) {
+            return self.passed(passed, request).await;
+        }
         let (method, path) = (request.method(), request.uri().path());
         if !self.rooms.hold(method, path) {
             return unknown_route().await.into_response();
@@ -49,10 +54,14 @@ impl Front {
             "/healthz" if method.is_safe() => Json(json!({"status": "ok"})).into_response(),
             "/readyz" if method.is_safe() => self.ready().await,
             "/metrics" if method.is_safe() => self.measured(),
-            _ => match self.pass_on.pass(passed, request).await {
-                Ok(answer) => answer,
-                Err(error) => ApiError(error).into_response(),
-            },
+            _ => self.passed(passed, request).await,
+        }
+    }
+
+    async fn passed(&self, passed: Passed, request: Request) -> Response {
+        match self.pass_on.pass(passed, request).await {
+            Ok(answer) => answer,
+            Err(error) => ApiError(error).into_response(),
         }
     }
 

@@ -88,6 +88,8 @@ pub struct AuthCache {
     sessions: RwLock<HashMap<SessionId, Session>>,
     scopes: RwLock<HashMap<ScopeKey, (Scope, Timestamp)>>,
     keys: RwLock<HashMap<KeyHash, Key>>,
+    /// The hashes of keys, which never change.
+    hashes: RwLock<HashMap<KeyId, KeyHash>>,
     used: Mutex<HashMap<KeyId, (Timestamp, Option<IpAddr>)>>,
 }
 
@@ -111,6 +113,7 @@ impl AuthCache {
             sessions: RwLock::default(),
             scopes: RwLock::default(),
             keys: RwLock::default(),
+            hashes: RwLock::default(),
             used: Mutex::default(),
         }
     }
@@ -247,8 +250,15 @@ impl AuthCache {
             revoked: row.revoked_at.is_some(),
             seen: now,
         };
+        put(&self.hashes, row.id, hash);
         self.unless_changed(read_at, || put(&self.keys, hash, key.clone()));
         key
+    }
+
+    /// A key by its id.
+    pub fn key_of_id(&self, id: KeyId, now: Timestamp) -> Option<Key> {
+        let hash = self.hashes.read().unwrap_or_else(PoisonError::into_inner).get(&id).copied()?;
+        self.key(&hash, now)
     }
 
     /// Notes that a key was used, and where.

@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use berth_domain::hex;
 use berth_domain::identity::policy::{Action, may};
 use berth_domain::identity::{ProjectRole, api_key};
+use berth_domain::ids::{KeyId, ProjectId};
 use berth_domain::{Code, Error, FieldError, Result, Timestamp};
 use sha2::{Digest, Sha256};
 
@@ -15,7 +16,7 @@ use super::token::Claims;
 use super::{Identity, cache, ops, standing, store};
 use crate::db::tenant::Whose;
 use crate::db::{Tx, quota};
-use crate::http::auth::{Caller, Gate, Grant, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
+use crate::http::auth::{AnyOf, Caller, Gate, Grant, OrgScope, PROJECT_ID, Person, Scope, Who, unauthorized};
 use crate::http::client_address::ClientAddress;
 use crate::http::envelope::RequestId;
 use crate::http::limit::Window;
@@ -25,10 +26,28 @@ impl Gate for Identity {
     async fn caller(&self, bearer: &str, from: ClientAddress) -> Result<Who> {
         let now = self.inner.clock.now();
         if bearer.starts_with(api_key::PREFIX) {
-            self.key(bearer, from, now).await
+            self.key_of(bearer, from, now).await
         } else {
             self.person(bearer, now).await
         }
+    }
+
+    async fn key(&self, id: KeyId, from: ClientAddress) -> Result<Who> {
+        let now = self.inner.clock.now();
+        let read_at = self.inner.cache.generation();
+        if let Some(key) = self.inner.cache.key_of_id(id, now) {
+            return self.admit_key(&key, from, now);
+        }
+        let row = store::api_key::by_id(&self.inner.db, id).await?.ok_or_else(unauthorized)?;
+        let hash = hex::decode(&row.hash).ok_or_else(|| Error::internal("a key's hash is none"))?;
+        self.admit_key(&self.inner.cache.remember_key(hash, &row, read_at, now), from, now)
+    }
+
+    async fn keys_of(&self, project: ProjectId, right: AnyOf) -> Result<Vec<KeyId>> {
+        let now = self.inner.clock.now();
+        let rows = store::api_key::of_project(&self.inner.db, project).await?;
+        let counts = rows.iter().filter(|row| row.lives(now) && right.is_among(row.scopes));
+        Ok(counts.map(|row| row.id).collect())
     }
 
     async fn refused(&self, bearer: &str, refusal: &Error, request: &RequestId) {
@@ -145,7 +164,7 @@ impl Identity {
         Ok(self.inner.cache.remember_session(&row, read_at, now))
     }
 
-    async fn key(&self, text: &str, from: ClientAddress, now: Timestamp) -> Result<Who> {
+    async fn key_of(&self, text: &str, from: ClientAddress, now: Timestamp) -> Result<Who> {
         api_key::public_part(text).ok_or_else(unauthorized)?;
         let hash: cache::KeyHash = Sha256::digest(text.as_bytes()).into();
         let read_at = self.inner.cache.generation();
@@ -155,6 +174,11 @@ impl Identity {
             let row = store::api_key::by_hash(&self.inner.db, &hex::encode(&hash)).await?.ok_or_else(unauthorized)?;
             self.inner.cache.remember_key(hash, &row, read_at, now)
         };
+        self.admit_key(&key, from, now)
+    }
+
+    /// Whom a key stands for, if it counts and may be used from there.
+    fn admit_key(&self, key: &cache::Key, from: ClientAddress, now: Timestamp) -> Result<Who> {
         if !key.lives(now) {
             return Err(unauthorized());
         }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use berth_domain::identity::KeyScope;
-use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::ids::{OrgId, ProjectId, SandboxId};
 use berth_domain::resource_usage::Kind;
 use berth_domain::{Result, Timestamp};
 use berth_host::clock::Clock;
@@ -161,6 +161,12 @@ impl Sandboxes {
             }
         };
         tokio::time::timeout(patience, paused).await.is_ok()
+    }
+
+    /// Sandboxes that are not gone, with their projects: this one, or all.
+    pub async fn living(&self, only: Option<SandboxId>) -> Result<Vec<(SandboxId, ProjectId)>> {
+        let living = store::standing::living(self.db(), only).await?;
+        Ok(living.into_iter().map(|one| (one.id, one.project)).collect())
     }
 
     /// Metrics in Prometheus' text format.

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use axum::{Json, Router, middleware};
-use berth_domain::ids::HostId;
+use berth_domain::ids::{HostId, KeyId, ProjectId};
 use berth_domain::{Error, Result};
 use berth_host::clock::Clock;
 use berth_host::link::{Authority, HostName, replica};
@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 use crate::config::Http;
 use crate::db::Tx;
-use crate::http::auth::{Caller, Gate, Grant, OrgScope, Person, Scope};
+use crate::http::auth::{AnyOf, Caller, Gate, Grant, OrgScope, Person, Scope};
 use crate::http::client_address::{ClientAddress, TrustedProxies};
 use crate::http::edge::{Edge, Hot, Rooms, Secure};
 use crate::http::envelope::{RequestId, envelope};
@@ -50,6 +50,14 @@ fn shut<T>() -> Result<T> {
 #[async_trait]
 impl Gate for Shut {
     async fn caller(&self, _: &str, _: ClientAddress) -> Result<Who> {
+        shut()
+    }
+
+    async fn key(&self, _: KeyId, _: ClientAddress) -> Result<Who> {
+        shut()
+    }
+
+    async fn keys_of(&self, _: ProjectId, _: AnyOf) -> Result<Vec<KeyId>> {
         shut()
     }
 

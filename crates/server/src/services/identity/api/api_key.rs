@@ -6,11 +6,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use berth_domain::identity::api_key::{ChangeKey, NewKey, overlap};
 
-use crate::http::auth::{KeyItself, ProjectManager};
+use crate::http::auth::ProjectManager;
 use crate::http::body::{self, OptionalJson};
 use crate::http::envelope::ErrorBody;
 use crate::http::idempotency::{IdempotencyKey, KeyParam, Outcome};
 use crate::http::list::{List, NameParams, PageParams, Params};
+use crate::http::own_key::KeyItself;
 use crate::http::path::PathText;
 use crate::http::reply::Reply;
 use crate::services::identity::absence::{not_found, project_not_found};

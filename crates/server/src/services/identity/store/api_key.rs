@@ -162,6 +162,27 @@ pub async fn by_hash(db: &Db, hash: &str) -> Result<Option<KeyRow>, DbError> {
     .await
 }
 
+/// A key by its id, if its project is there.
+pub async fn by_id(db: &Db, id: KeyId) -> Result<Option<KeyRow>, DbError> {
+    sql(format!(
+        "SELECT {COLUMNS} FROM {FROM} JOIN projects p ON p.id = k.project_id WHERE k.id = $1 AND p.deleted_at IS NULL"
+    ))
+    .bind(id)
+    .fetch_optional(db)
+    .await
+}
+
+/// The keys of a project that were not revoked, the newest first and at most so many.
+pub async fn of_project(db: &Db, project: ProjectId) -> Result<Vec<KeyRow>, DbError> {
+    sql(format!(
+        "SELECT {COLUMNS} FROM {FROM} WHERE k.project_id = $1 AND k.revoked_at IS NULL \
+         ORDER BY k.created_at DESC, k.id DESC LIMIT {MOST}"
+    ))
+    .bind(project)
+    .fetch_all(db)
+    .await
+}
+
 /// A key of a project.
 pub async fn find(on: impl On, project: ProjectId, id: KeyId) -> Result<Option<KeyRow>, DbError> {
     sql(format!("SELECT {COLUMNS} FROM {FROM} WHERE k.project_id = $1 AND k.id = $2"))
@@ -171,6 +192,8 @@ pub async fn find(on: impl On, project: ProjectId, id: KeyId) -> Result<Option<K
         .await
 }
 
+/// Most keys of a project that [`of_project`] reads.
+const MOST: usize = 1000;
 /// [`KeyRow::status`] at `$2`.
 const STATUS: &str = "CASE WHEN k.revoked_at IS NOT NULL THEN 'revoked' WHEN k.expires_at <= $2 THEN 'expired' \
      ELSE 'active' END";

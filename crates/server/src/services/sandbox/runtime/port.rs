@@ -28,6 +28,7 @@ use tokio_util::sync::PollSender;
 use super::forward::{Reply, Size, bounded, make_harmless, open, refusal};
 use super::inside::{Inside, no_longer};
 use crate::http::envelope::{ApiError, keep_shape};
+use crate::http::from_within::OnBehalf;
 
 /// Pieces under way to the guest.
 const UNDER_WAY: usize = 16;
@@ -39,10 +40,12 @@ const OF_THE_ORIGIN: [&str; 6] =
 const COMING_UP: Duration = Duration::from_secs(10);
 /// Between two tries to reach it.
 const AGAIN: Duration = Duration::from_millis(100);
-/// Headers that concern one connection only (RFC 9110, section 7.6.1), and the caller's credentials.
+/// Headers that are a credential of the service, where nothing else showed who asks.
+const CREDENTIALS: [&str; 2] = ["authorization", "x-api-key"];
+/// Headers that concern one connection only (RFC 9110, section 7.6.1), and those that are never the server's to read.
 const PRIVATE: [&str; 9] = [
-    "authorization",
-    "x-api-key",
+    "x-access-token",
+    "e2b-traffic-access-token",
     "connection",
     "keep-alive",
     "proxy-authorization",
@@ -105,6 +108,11 @@ fn inner(request: Request<Body>, port: u16, path: &str, upgrade: Option<&HeaderV
     *inner.method_mut() = parts.method;
     *inner.uri_mut() = uri;
     *inner.headers_mut() = public(&parts.headers);
+    if parts.extensions.get::<OnBehalf>().is_none() {
+        for name in CREDENTIALS {
+            inner.headers_mut().remove(name);
+        }
+    }
     let host = HeaderValue::from_str(&format!("localhost:{port}")).map_err(|e| Error::internal(e.to_string()))?;
     inner.headers_mut().insert(header::HOST, host);
     if let Some(upgrade) = upgrade {

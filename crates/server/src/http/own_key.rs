@@ -1,0 +1,51 @@
+//! An API key, as a request comes by it, and the project that is its own.
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use berth_domain::identity::Action;
+use berth_domain::ids::{KeyId, OrgId, ProjectId};
+use berth_domain::{Code, Error, Result};
+
+use super::auth::{Scope, Who, admit, caller_of, gate};
+use super::envelope::ApiError;
+use super::query;
+
+/// The key that a request comes by, and the project that is its own.
+pub async fn key_at_home(parts: &Parts) -> Result<(KeyId, OrgId, ProjectId)> {
+    let caller = caller_of(parts).await?;
+    let Who::Key { id, .. } = caller.who else {
+        return Err(Error::new(
+            Code::Forbidden,
+            "This takes the API key of a project. Make one: berth key create NAME",
+        ));
+    };
+    let scope = gate(parts)?.home(caller, None).await?;
+    admit(parts, &scope.caller.who, Some(&scope))?;
+    Ok((id, scope.org, scope.project))
+}
+
+/// An API key that asks about itself.
+pub struct KeyItself {
+    /// The key.
+    pub id: KeyId,
+    /// Its project.
+    pub scope: Scope,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for KeyItself {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let caller = caller_of(parts).await?;
+        let Who::Key { id, .. } = caller.who else {
+            admit(parts, &caller.who, None)?;
+            let message = "This tells an API key what it is. GET /api/v1/users/me tells who is signed in.";
+            return Err(Error::new(Code::Forbidden, message).into());
+        };
+        let mut scope = gate(parts)?.home(caller, None).await?;
+        admit(parts, &scope.caller.who, Some(&scope))?;
+        scope.let_in(parts, Action::ReadProject, None)?;
+        query::refuse(parts)?;
+        Ok(Self { id, scope })
+    }
+}
