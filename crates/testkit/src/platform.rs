@@ -183,6 +183,13 @@ impl Platform {
         Some(beside)
     }
 
+    /// What each resource of the administrator's project took since yesterday. A test may begin in one month and end in the
+    /// next, where the API tells of the latter alone unless a time is named.
+    pub async fn resource_usage(&self) -> Value {
+        let from = self.app().clock.now().plus_seconds(-24 * 3600);
+        self.admin.get(&format!("/resource_usage?from={from}")).await.body
+    }
+
     /// Sets the service's clock forward.
     pub fn advance(&self, seconds: i64) {
         self.app().clock.advance(seconds);

@@ -506,7 +506,7 @@ async fn a_backup_counts_by_what_is_stored_and_keeps_its_project() {
     platform.engine.let_go();
     settled(caller, &path, "ready").await;
     assert_eq!(used().await, (json!(2), json!(51)));
-    let usage = caller.get("/resource_usage?by=resource").await.body;
+    let usage = platform.resource_usage().await;
     let lines = usage["data"].as_array().expect("a list");
     assert!(
         lines.iter().any(|line| line["resource_type"] == "backup" && line["resource_id"] == id.as_str()),

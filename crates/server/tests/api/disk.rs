@@ -450,7 +450,7 @@ async fn what_a_disk_takes_and_costs_grows_with_it() {
     platform.advance(3600);
     grown(&platform, &path, 30).await;
     platform.advance(3600);
-    let used = caller.get("/resource_usage?by=resource").await.body;
+    let used = platform.resource_usage().await;
     let row = used["data"].as_array().expect("a list").iter().find(|row| row["resource_id"] == data.as_str());
     let hours = row.expect("a row")["quantity"].as_f64().expect("a number");
     assert!((hours - 40.0).abs() < 0.1, "{used}");

@@ -354,7 +354,7 @@ async fn a_snapshot_takes_its_place_on_the_host_and_in_the_quota() {
         gone(caller, &format!("/disk_snapshots/{id}")).await;
     }
     ready(caller, json!({"disk_id": data})).await;
-    let usage = caller.get("/resource_usage?by=resource").await.body;
+    let usage = platform.resource_usage().await;
     let kinds: Vec<_> = usage["data"].as_array().expect("a list").iter().map(|line| &line["resource_type"]).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == "disk_snapshot").count(), 2, "{usage}");
     // A project with snapshots stays.

@@ -241,7 +241,7 @@ async fn an_image_takes_its_place_on_the_host_and_in_the_quota() {
     platform.engine.let_go();
     reaches(caller, &id, "ready").await;
     assert_eq!(used().await, 40);
-    let usage = caller.get("/resource_usage?by=resource").await.body;
+    let usage = platform.resource_usage().await;
     let kinds: Vec<_> = usage["data"].as_array().expect("a list").iter().map(|line| &line["resource_type"]).collect();
     assert_eq!(kinds.iter().filter(|kind| **kind == "image").count(), 1, "{usage}");
     assert!(!kinds.iter().any(|kind| **kind == "disk_snapshot"), "{usage}");

@@ -221,7 +221,7 @@ async fn a_gpu_of_a_sandbox_costs_while_it_is_ready() {
     caller.post(&format!("/sandboxes/{id}/pause"), json!({"include_memory": false})).await;
     caller.sandbox_reaches(&id, "Paused").await;
     platform.advance(3600);
-    let usage = caller.get("/resource_usage").await.body;
+    let usage = platform.resource_usage().await;
     let cost: f64 = usage["data"]
         .as_array()
         .expect("rows")

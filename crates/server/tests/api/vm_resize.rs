@@ -90,7 +90,7 @@ async fn a_size_counts_against_quota_and_host_as_at_a_creation() {
     caller.reaches(&id, "running").await;
     // What it took is counted by size.
     platform.advance(3600);
-    let used = caller.get("/resource_usage").await.body;
+    let used = platform.resource_usage().await;
     let rows = used["data"].as_array().expect("a list").iter().filter(|row| row["resource_id"] == id.as_str());
     let sizes: Vec<_> = rows.map(|row| row["size"].as_str().unwrap_or_default().to_owned()).collect();
     assert!(sizes.contains(&"tiny".to_owned()) && sizes.contains(&"small".to_owned()), "{used}");
