@@ -56,9 +56,14 @@ build_guest() {
   BERTH_AGENT=$1 images/build guest "$2"
 }
 
-# Builds what sandboxes start from, where it is not there as its recipe says.
+# build_template NAME: builds a template of the platform, where it is not there as its recipe says.
+build_template() {
+  images/build "$1" "$BERTH_DATA_DIR/sandbox/templates/$1"
+}
+
+# Builds what sandboxes start from.
 build_base() {
-  images/build base "$BERTH_DATA_DIR/sandbox/templates/base"
+  build_template base
 }
 
 # Builds the images that are not there as their recipes say.

@@ -10,18 +10,29 @@ packages=(
   sudo procps psmisc iproute2 iputils-ping netbase less nano file jq locales
 )
 
+# What a recipe that adds to this one says otherwise: options of mmdebstrap, the size of its sandboxes, and more lines of
+# its manifest.
+options=()
+vcpu=1
+memory_mb=256
+commands=
+
 assemble() {
   add_disk "$1" "$2"
 }
 
 make_rootfs() {
+  fill_rootfs "$1"
+}
+
+fill_rootfs() {
   local work=$1
   public_sources >"$work/sources.list"
   bootstrap minbase "$work/rootfs.tar" "$(IFS=,; echo "${packages[*]}")" \
     --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
     --customize-hook="upload '$work/sources.list' /etc/apt/sources.list" \
-    --customize-hook="'$here/base/customize' \"\$1\""
+    --customize-hook="'$here/base/customize' \"\$1\"" "${options[@]}"
 }
 
 write_manifest() {
@@ -34,8 +45,8 @@ write_manifest() {
   "disk": "disk.qcow2",
   "virtual_size_bytes": $disk_bytes,
   "user": "user",
-  "vcpu": 1,
-  "memory_mb": 256,
+  "vcpu": $vcpu,
+  "memory_mb": $memory_mb,$commands
   "sha256": {
     "disk.qcow2": "$(sum_of "$image/disk.qcow2")"
   }

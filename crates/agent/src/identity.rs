@@ -4,8 +4,10 @@
 //! that must differ, in an order in which no user process sees the old: it lets the processes go on last. Only files
 //! need the file system, so it thaws that right before it writes them.
 
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use berth_domain::agent::control::{Identity, Interface, Interface6};
 use berth_domain::fields::{Fields, Parsed, boolean, integer, sized, text};
 use serde_json::Value;
 
+use crate::accounts::Account;
 use crate::agent::Agent;
 use crate::body::{Answer, nothing};
 use crate::call::Call;
@@ -29,13 +32,15 @@ use crate::process::environment_rule;
 /// Number of random bytes from the host.
 const ENTROPY: std::ops::RangeInclusive<usize> = 16..=2048;
 const BOOT_ID: &str = "/run/berth/boot_id";
+/// For a program that was there before the sandbox was somebody's: what those that are started now find in theirs, as JSON.
+const ENVIRONMENT: &str = "/run/berth/environment";
 
 /// `PUT /control/identity`.
 pub async fn become_sandbox(call: Call) -> Result<Answer> {
     let agent = call.agent.clone();
     let body = call.json().await?;
     let (identity, entropy) = parse(&body)?;
-    agent.place()?;
+    let user = agent.place()?.account.clone();
     if agent.machine {
         before_files(&identity, &entropy).map_err(failed)?;
         freeze::let_file_system_go(&agent).await?;
@@ -43,7 +48,7 @@ pub async fn become_sandbox(call: Call) -> Result<Answer> {
         let had_keys = blocking(move || {
             // The same machine keeps what it has.
             let known = std::fs::read_to_string("/etc/machine-id").is_ok_and(|id| id.trim_end() == second.machine_id);
-            files(&second)?;
+            files(&second, &user)?;
             network::set_up(second.network.as_ref())?;
             if known { Ok(false) } else { forget_host_keys() }
         })
@@ -164,7 +169,7 @@ fn before_files(identity: &Identity, entropy: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn files(identity: &Identity) -> std::io::Result<()> {
+fn files(identity: &Identity, user: &Account) -> std::io::Result<()> {
     // A disk that a build makes from nothing has none yet.
     std::fs::create_dir_all("/etc")?;
     replace("/etc/hostname", format!("{}\n", identity.hostname).as_bytes())?;
@@ -176,6 +181,7 @@ fn files(identity: &Identity) -> std::io::Result<()> {
         replace("/var/lib/dbus/machine-id", id.as_bytes())?;
     }
     boot_id()?;
+    environment(&identity.env, user)?;
     if let Some(network) = &identity.network {
         replace("/etc/resolv.conf", format!("nameserver {}\n", network.dns).as_bytes())?;
     }
@@ -198,7 +204,7 @@ fn forget_host_keys() -> std::io::Result<bool> {
 /// to reach the disk before it takes the old one's name; replaces a link, even one to nothing.
 fn replace(path: &str, content: &[u8]) -> std::io::Result<()> {
     if std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file()) {
-        let mut file = std::fs::OpenOptions::new().write(true).open(path)?;
+        let mut file = OpenOptions::new().write(true).open(path)?;
         file.write_all(content)?;
         let length = content.len() as u64;
         return if file.metadata()?.len() > length { file.set_len(length) } else { Ok(()) };
@@ -232,6 +238,17 @@ fn boot_id() -> std::io::Result<()> {
     std::fs::write(BOOT_ID, fresh)?;
     rustix::mount::mount_bind(BOOT_ID, "/proc/sys/kernel/random/boot_id")?;
     Ok(())
+}
+
+/// Leaves the environment of this sandbox's programs where those that it did not start look for it: its user alone, because
+/// there may be secrets in it.
+fn environment(env: &BTreeMap<String, String>, user: &Account) -> std::io::Result<()> {
+    if env.is_empty() && !Path::new(ENVIRONMENT).exists() {
+        return Ok(());
+    }
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(ENVIRONMENT)?;
+    fchown(&file, Some(user.uid), Some(user.gid))?;
+    file.write_all(&serde_json::to_vec(env)?)
 }
 
 /// Makes new host keys in the background, only where there were some: it takes an emulated machine half a minute.

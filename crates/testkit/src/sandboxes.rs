@@ -85,6 +85,8 @@ struct World {
     generations: Generations,
     loads_memory: bool,
     version: u32,
+    /// One more of the platform's templates, whose sandboxes find a program running.
+    serves: Option<String>,
     /// Whether builds last until they are called off.
     builds_last: bool,
     /// Whether the programs of templates hang.
@@ -119,6 +121,7 @@ impl Default for SimulatedSandboxes {
             generations: Generations::default(),
             loads_memory: true,
             version: 1,
+            serves: None,
             builds_last: false,
             templates_hang: false,
             warming: HashSet::new(),
@@ -272,14 +275,22 @@ impl SandboxEngine for SimulatedSandboxes {
     }
 
     async fn templates(&self) -> Result<Vec<PlatformTemplate>> {
-        Ok(vec![PlatformTemplate {
+        let world = self.world();
+        let base = PlatformTemplate {
             name: "base".into(),
-            version: self.world().version.to_string(),
+            version: world.version.to_string(),
             vcpu: 1,
             memory_mb: 512,
             disk_gb: 10,
             user: "user".into(),
-        }])
+            start_command: None,
+            ready_command: None,
+        };
+        let another = world.serves.clone().map(|name| {
+            let (start_command, ready_command) = (Some("serve".into()), Some("true".into()));
+            PlatformTemplate { name, start_command, ready_command, ..base.clone() }
+        });
+        Ok([base].into_iter().chain(another).collect())
     }
 
     async fn adopt_template(&self, _: &str, layer: LayerId) -> Result<()> {

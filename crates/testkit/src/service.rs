@@ -146,7 +146,15 @@ impl Service {
         let guest = std::env::var_os("BERTH_TEST_GUEST").map_or_else(|| built.join("guest"), PathBuf::from);
         assert!(guest.join("guest.json").is_file(), "no guest in {}; type: script/test", guest.display());
         link(&guest, &own.join("guest"));
-        link(&built.join("templates/base"), &own.join("templates/base"));
+        self.with_template("base")
+    }
+
+    /// The same with one more of the platform's templates.
+    #[must_use]
+    pub fn with_template(self, name: &str) -> Self {
+        let (built, own) = (images().join("../sandbox/templates"), self.dir.path().join("sandbox/templates"));
+        assert!(built.join(name).is_dir(), "no template {name} in {}; type: script/test", built.display());
+        link(&built.join(name), &own.join(name));
         self
     }
 

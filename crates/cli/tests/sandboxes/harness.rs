@@ -27,6 +27,16 @@ pub async fn service_with(configuration: &str) -> (Service, Caller) {
     begun(configuration, |_| ()).await
 }
 
+/// The same with another of the platform's templates, which is ready, too.
+pub async fn service_with_template(name: &str) -> (Service, Caller) {
+    let mut service = Service::copy_of(prepared().await).with_template(name);
+    service.configure(&patient("[sandbox]\nwarm_machines = 0\n"));
+    service.start();
+    let caller = service.admin().await;
+    template_ready(&caller, name).await;
+    (service, caller)
+}
+
 /// The same where machines have time to begin, though others are emulated beside them.
 fn patient(configuration: &str) -> String {
     let keys = configuration.strip_prefix("[sandbox]\n").unwrap_or(configuration);

@@ -5,6 +5,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test may end with a panic")]
 
 mod by_bytes;
+mod code_interpreter;
 mod command_line;
 mod copies;
 mod crash;

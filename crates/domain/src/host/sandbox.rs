@@ -56,6 +56,10 @@ pub struct StartSpec {
     /// What it has for itself of the host's GPUs. One that has any boots, whatever it is to begin with.
     #[serde(default)]
     pub gpus: Vec<Device>,
+    /// What it runs while it is nobody's, though programs of its template run in it. Without, those stand still until it is
+    /// somebody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rehearsal: Option<String>,
 }
 
 impl StartSpec {

@@ -24,6 +24,12 @@ pub struct PlatformTemplate {
     pub disk_gb: i64,
     /// Who its commands run as.
     pub user: String,
+    /// What its sandboxes find running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_command: Option<String>,
+    /// What succeeds when that is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_command: Option<String>,
 }
 
 /// A template that is to be kept in memory: booted once, its start command run.

@@ -118,6 +118,24 @@ async fn a_template_that_failed_is_made_anew_under_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_of_the_platform_that_failed_is_made_anew() {
+    let platform = Platform::start().await;
+    let (caller, engine) = (&platform.admin, &platform.sandboxes);
+    reaches(caller, "base", "ready").await;
+    engine.refuse("warm_template", EngineError::Permanent("nobody listens".into()));
+    engine.bring_template("serves");
+    let failed = reaches(caller, "serves", "failed").await;
+    let refused = caller.post("/sandboxes", json!({"template_id": "serves"})).await;
+    refused.refused(409, "conflict");
+    assert!(refused.body["message"].as_str().expect("a message").contains("makes it anew"), "{refused:?}");
+    engine.allow("warm_template");
+    platform.advance(300);
+    assert_eq!(reaches(caller, "serves", "ready").await["id"], failed["id"]);
+    let id = caller.create_sandbox(json!({"template_id": "serves"})).await;
+    caller.sandbox_reaches(&id, "Ready").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_template_takes_the_place_of_another_where_that_is_asked_for() {
     let platform = Platform::start().await;
     let caller = &platform.admin;

@@ -104,6 +104,11 @@ impl SimulatedSandboxes {
         self.world().most_warm = most;
     }
 
+    /// From now on the platform has one more template, whose sandboxes find a program running.
+    pub fn bring_template(&self, name: &str) {
+        self.world().serves = Some(name.to_owned());
+    }
+
     /// Whether builds last until they are called off.
     pub fn set_builds_last(&self, yes: bool) {
         self.world().builds_last = yes;

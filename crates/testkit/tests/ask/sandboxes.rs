@@ -78,6 +78,7 @@ fn spec(machine: MachineId, layers: &[LayerId], from: From) -> StartSpec {
         workdir: Some("/work".into()),
         network: network(),
         networks: vec![crate::networks::membership(3)],
+        rehearsal: Some("a rehearsal".into()),
     }
 }
 

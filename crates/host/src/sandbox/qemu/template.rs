@@ -37,6 +37,8 @@ struct Manifest {
     user: String,
     vcpu: i64,
     memory_mb: i64,
+    start_command: Option<String>,
+    ready_command: Option<String>,
 }
 
 impl QemuSandboxes {
@@ -58,6 +60,8 @@ impl QemuSandboxes {
                 memory_mb: manifest.memory_mb,
                 disk_gb: i64::try_from(manifest.virtual_size_bytes.div_ceil(super::GIB)).unwrap_or(i64::MAX),
                 user: manifest.user,
+                start_command: manifest.start_command,
+                ready_command: manifest.ready_command,
             })
         };
         names.into_iter().map(template).collect()

@@ -42,15 +42,18 @@ impl QemuSandboxes {
         }
         let live = self.live(spec.id).ok_or_else(|| transient("the machine is gone"))?;
         let session = live.session().await.map_err(agent_failed)?;
-        // Programs of the template go on only as somebody.
+        // Programs of the template go on only as somebody, unless they are made for it.
         let is_alone = session.metrics().await.map_err(agent_failed)?.processes == 0;
         let mut first = identity(spec, &incarnation, self.clock.now().0)?;
-        first.thaw = is_alone;
+        let rehearsal = if is_alone { Some(REHEARSAL) } else { spec.rehearsal.as_deref() };
+        first.thaw = rehearsal.is_some();
         session.identify(&first).await.map_err(agent_failed)?;
-        if is_alone {
-            self.run_within(spec.id, "commands", REHEARSAL, PATIENCE).await?;
+        match rehearsal {
+            Some(rehearsal) if !self.run_within(spec.id, "commands", rehearsal, PATIENCE).await? => {
+                Err(transient("what it was to run before somebody gets it failed"))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether a machine runs that began with its memory and is nobody's.

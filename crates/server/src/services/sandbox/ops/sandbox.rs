@@ -124,10 +124,11 @@ async fn template(tx: &mut Tx, scope: &Scope, name: &str) -> Result<TemplateRow>
     let found = store::template::find(tx, scope.into(), name).await?.ok_or_else(|| template_not_found(name))?;
     if found.status == TemplateStatus::Failed {
         let reason = found.message.unwrap_or_default();
-        return Err(Error::new(
-            Code::Conflict,
-            format!("The template {name} could not be built: {reason}. Make it anew, under the same name."),
-        ));
+        let next = match found.org {
+            Some(_) => "Make it anew, under the same name.",
+            None => "The service makes it anew in some minutes.",
+        };
+        return Err(Error::new(Code::Conflict, format!("The template {name} could not be built: {reason}. {next}")));
     }
     Ok(found)
 }

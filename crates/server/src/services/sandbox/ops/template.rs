@@ -189,6 +189,8 @@ pub(in crate::services::sandbox) fn of_platform(
         memory_mb: found.memory_mb,
         disk_gb: found.disk_gb,
         run_user: found.user.clone(),
+        start_command: found.start_command.clone(),
+        ready_command: found.ready_command.clone(),
         ..blank(id, now)
     }
 }

@@ -275,6 +275,8 @@ fn spec(machine: &Machine, memory: MemoryId, template: TemplateRow, slot: i64, l
         network: NetworkPolicy::default(),
         networks: Vec::new(),
         gpus: Vec::new(),
+        // Programs of the platform bear to become somebody while they run; those of a project's template may not.
+        rehearsal: template.ready_command.filter(|_| template.org.is_none()),
     }
 }
 

@@ -160,6 +160,7 @@ impl SandboxLife {
             workdir: row.workdir.clone(),
             network: row.network.clone(),
             networks: row.networks.iter().map(MembershipRow::membership).collect(),
+            rehearsal: None,
             gpus: if row.gpu_config_count > 0 {
                 machine_gpu::of_machine(self.sandboxes.db(), row.machine.id).await?
             } else {

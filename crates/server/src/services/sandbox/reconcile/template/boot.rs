@@ -167,6 +167,7 @@ impl TemplateLife {
             network: NetworkPolicy::default(),
             networks: Vec::new(),
             gpus: Vec::new(),
+            rehearsal: None,
         };
         let (start_command, ready_command) = (template.start_command.clone(), template.ready_command.clone());
         let patience = Duration::from_secs(self.sandboxes.config().ready_seconds.unsigned_abs());
