@@ -3,25 +3,26 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use berth_domain::identity::Action;
-use berth_domain::ids::{KeyId, OrgId, ProjectId};
+use berth_domain::ids::KeyId;
 use berth_domain::{Code, Error, Result};
 
 use super::auth::{Scope, Who, admit, caller_of, gate};
 use super::envelope::ApiError;
 use super::query;
 
-/// The key that a request comes by, and the project that is its own.
-pub async fn key_at_home(parts: &Parts) -> Result<(KeyId, OrgId, ProjectId)> {
+/// What whoever comes by something else than a key is told, where a key stands for its project.
+pub const NEEDS_KEY: &str = "This takes the API key of a project. Make one: berth key create NAME";
+
+/// The key that a request comes by, in the project that is its own. Who comes by something else is refused with this message.
+pub async fn key_at_home(parts: &Parts, otherwise: &str) -> Result<(KeyId, Scope)> {
     let caller = caller_of(parts).await?;
     let Who::Key { id, .. } = caller.who else {
-        return Err(Error::new(
-            Code::Forbidden,
-            "This takes the API key of a project. Make one: berth key create NAME",
-        ));
+        admit(parts, &caller.who, None)?;
+        return Err(Error::new(Code::Forbidden, otherwise));
     };
     let scope = gate(parts)?.home(caller, None).await?;
     admit(parts, &scope.caller.who, Some(&scope))?;
-    Ok((id, scope.org, scope.project))
+    Ok((id, scope))
 }
 
 /// An API key that asks about itself.
@@ -36,14 +37,8 @@ impl<S: Send + Sync> FromRequestParts<S> for KeyItself {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let caller = caller_of(parts).await?;
-        let Who::Key { id, .. } = caller.who else {
-            admit(parts, &caller.who, None)?;
-            let message = "This tells an API key what it is. GET /api/v1/users/me tells who is signed in.";
-            return Err(Error::new(Code::Forbidden, message).into());
-        };
-        let mut scope = gate(parts)?.home(caller, None).await?;
-        admit(parts, &scope.caller.who, Some(&scope))?;
+        let otherwise = "This tells an API key what it is. GET /api/v1/users/me tells who is signed in.";
+        let (id, mut scope) = key_at_home(parts, otherwise).await?;
         scope.let_in(parts, Action::ReadProject, None)?;
         query::refuse(parts)?;
         Ok(Self { id, scope })

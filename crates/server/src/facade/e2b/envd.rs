@@ -17,7 +17,7 @@ use super::state::E2b;
 use super::{file, filesystem, process, stream, watch};
 use crate::http::envelope::unknown_route;
 use crate::http::from_within::OnBehalf;
-use crate::http::own_key::key_at_home;
+use crate::http::own_key::{NEEDS_KEY, key_at_home};
 
 /// The header with a sandbox's token.
 pub const TOKEN: HeaderName = HeaderName::from_static("x-access-token");
@@ -65,8 +65,8 @@ async fn signed(e2b: &E2b, sandbox: SandboxId, path: &str, parts: &Parts) -> Res
 
 /// Whether the sandbox runs, without waking it.
 async fn health(room: &Room, parts: &Parts) -> Result<Response, Failure> {
-    let (_, org, project) = key_at_home(parts).await?;
-    let phase = room.phase(&format!("/api/v1/orgs/{org}/projects/{project}")).await?;
+    let (_, scope) = key_at_home(parts, NEEDS_KEY).await?;
+    let phase = room.phase(&format!("/api/v1/orgs/{}/projects/{}", scope.org, scope.project)).await?;
     // One that comes up is waited for by whoever works in it.
     match state(&phase) {
         Some(State::Running) => Ok(StatusCode::NO_CONTENT.into_response()),

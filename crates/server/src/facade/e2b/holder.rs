@@ -17,7 +17,7 @@ use super::state::E2b;
 use crate::facade::api::{Asker, escaped};
 use crate::http::base_url::BaseUrl;
 use crate::http::envelope::ApiError;
-use crate::http::own_key::key_at_home;
+use crate::http::own_key::{NEEDS_KEY, key_at_home};
 
 /// How long a sandbox is waited for: less than SDKs wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(50);
@@ -44,7 +44,7 @@ impl FromRequestParts<E2b> for Holder {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, e2b: &E2b) -> Result<Self, ApiError> {
-        let (key, org, project) = key_at_home(parts).await.map_err(|error| match error.code {
+        let (key, scope) = key_at_home(parts, NEEDS_KEY).await.map_err(|error| match error.code {
             Code::Unauthorized => Error { message: NO_KEY.to_owned(), ..error },
             _ => error,
         })?;
@@ -54,7 +54,7 @@ impl FromRequestParts<E2b> for Holder {
             // This request was counted.
             asker: Asker::of(parts).uncounted(),
             key,
-            project: format!("/api/v1/orgs/{org}/projects/{project}"),
+            project: format!("/api/v1/orgs/{}/projects/{}", scope.org, scope.project),
             domain: domain(&base),
             idempotency: parts.headers.get("idempotency-key").cloned(),
         })
