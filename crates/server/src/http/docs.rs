@@ -1,5 +1,7 @@
 //! `/openapi.json` and a readable page at `/docs`, which loads nothing from elsewhere.
 
+use std::sync::{Arc, LazyLock};
+
 use axum::Router;
 use axum::http::header;
 use axum::response::IntoResponse;
@@ -10,11 +12,13 @@ use super::page::page;
 
 const PAGE: &str = include_str!("docs.html");
 
-/// The two routes. All answers share one copy of the document: it has nearly a MiB, and anybody may ask for it.
-pub fn routes(document: Bytes) -> Router {
+/// The two routes. The document is written when it is first asked for, because a service that starts has other things to do.
+/// All answers share one copy of it: it has nearly a MiB, and anybody may ask for it.
+pub fn routes(write: impl FnOnce() -> Bytes + Send + 'static) -> Router {
+    let document = Arc::new(LazyLock::new(Box::new(write) as Box<dyn FnOnce() -> Bytes + Send>));
     Router::new()
         .route("/docs", get(|| async { page(PAGE) }))
-        .route("/openapi.json", get(move || async move { json(document) }))
+        .route("/openapi.json", get(move || async move { json(Bytes::clone(&document)) }))
 }
 
 fn json(document: Bytes) -> impl IntoResponse {
@@ -32,7 +36,8 @@ mod tests {
     #[tokio::test]
     async fn answers_share_the_document() {
         let document = Bytes::from("{}".repeat(4096));
-        let routes = routes(document.clone());
+        let written = document.clone();
+        let routes = routes(move || written);
         for _ in 0..2 {
             let request = axum::http::Request::get("/openapi.json").body(Body::empty()).unwrap();
             let mut answer = routes.clone().oneshot(request).await.unwrap().into_body();

@@ -69,8 +69,7 @@ pub fn router(
 ) -> Router {
     let (router, api) = services.merge(probes::routes(probes)).split_for_parts();
     let queries = Arc::new(query::Queries::of(&api));
-    let document = bytes::Bytes::from(openapi::finish(api));
-    let own = router.merge(docs::routes(document)).merge(account::routes()).merge(page::routes());
+    let own = router.merge(docs::routes(|| openapi::finish(api).into())).merge(account::routes()).merge(page::routes());
     let with_state = |router: Router| {
         router
             .layer(Extension(gate.clone()))
