@@ -19,6 +19,8 @@ pub mod ids;
 pub mod json;
 pub mod label;
 pub mod machine;
+#[cfg(feature = "schema")]
+pub mod mcp;
 pub mod names;
 pub mod network;
 pub mod page;

@@ -42,7 +42,7 @@ pub use crate::services::fleet::Engines;
 
 use crate::config::{self, Config};
 use crate::db::{Db, DbError, keeper};
-use crate::facade::e2b::{self, E2b};
+use crate::facade;
 use crate::http::auth::Gate;
 use crate::http::base_url::Configured;
 use crate::http::client_address::TrustedProxies;
@@ -179,7 +179,7 @@ impl App {
         let services = OpenApiRouter::new().merge(managed).merge(projects.routes()).merge(of_hosts).merge(inside);
         let (base, gate): (_, Arc<dyn Gate>) =
             (Configured(config.public_url().map(Arc::from)), Arc::new(identity.clone()));
-        let facades = |api| e2b::routes(E2b::new(api, sealer.clone(), gate.clone(), sandboxes.clone()));
+        let facades = |api| facade::routes(api, sealer.clone(), gate.clone(), sandboxes.clone());
         let (known, turns) = ((gate.clone(), db.clone()), Turns::new(sealer.clone()));
         let router = crate::http::router(services, known, base, probes, turns, facades);
         let edge = edge((router, gate), &gateway, &config.http, seats.most());

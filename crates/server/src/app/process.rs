@@ -29,10 +29,14 @@ pub(super) async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
     in_time
 }
 
+/// What libraries tell of each connection that a lost leader refuses, where that it is lost is told once, and of each message
+/// of the Model Context Protocol that it came and went.
+const QUIET: [&str; 2] = ["sqlx_core::pool=off", "rmcp=warn"];
+
 fn init_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_else(|_| "info".into());
-    // It tells of each connection that a lost leader refuses; that the leader is lost is told once.
-    let filter = "sqlx_core::pool=off".parse().map(|quiet| filter.clone().add_directive(quiet)).unwrap_or(filter);
+    let quiet = QUIET.iter().filter_map(|quiet| quiet.parse().ok());
+    let filter = quiet.fold(filter, tracing_subscriber::EnvFilter::add_directive);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let is_terminal = std::io::stderr().is_terminal();
     let for_people = is_for_people(config.log_format, is_terminal);

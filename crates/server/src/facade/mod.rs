@@ -6,3 +6,20 @@
 
 pub mod api;
 pub mod e2b;
+pub mod mcp;
+
+use std::sync::Arc;
+
+use axum::Router;
+
+use self::e2b::E2b;
+use self::mcp::Mcp;
+use crate::http::auth::Gate;
+use crate::seal::Sealer;
+use crate::services::sandbox::Sandboxes;
+
+/// The routes of all of them, over the API's.
+pub fn routes(api: Router, sealer: Sealer, gate: Arc<dyn Gate>, sandboxes: Sandboxes) -> Router {
+    let mcp = mcp::routes(Mcp::new(api.clone()));
+    e2b::routes(E2b::new(api, sealer, gate, sandboxes)).merge(mcp)
+}

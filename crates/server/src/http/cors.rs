@@ -12,7 +12,7 @@ use axum::response::Response;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, idempotency-key, x-api-key, x-project-id, x-priority, x-request-id, last-event-id, \
-     range, traceparent",
+     range, traceparent, mcp-protocol-version, mcp-method, mcp-name",
 );
 /// The headers that a page may read, besides those that are always readable.
 const READABLE: HeaderValue = HeaderValue::from_static(
@@ -21,6 +21,10 @@ const READABLE: HeaderValue = HeaderValue::from_static(
 );
 /// Seconds for which a browser may reuse the answer.
 const REMEMBERED: HeaderValue = HeaderValue::from_static("600");
+
+/// A request comes from a page that may call.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed;
 
 /// The origins whose pages may call.
 #[derive(Clone, Debug, Default)]

@@ -165,6 +165,9 @@ impl Edge {
             return self.route(request).await;
         }
         let origin = self.cors.origin(&request);
+        if origin.is_some() {
+            request.extensions_mut().insert(cors::Listed);
+        }
         let mut answer = if origin.is_some() && cors::asks_first(&request) {
             enveloped(request, |_| async { cors::leave() }).await
         } else {

@@ -6,7 +6,7 @@ use berth_domain::identity::Action;
 use berth_domain::ids::KeyId;
 use berth_domain::{Code, Error, Result};
 
-use super::auth::{Scope, Who, admit, caller_of, gate};
+use super::auth::{PROJECT_ID, Scope, Who, admit, caller_of, gate};
 use super::envelope::ApiError;
 use super::query;
 
@@ -23,6 +23,16 @@ pub async fn key_at_home(parts: &Parts, otherwise: &str) -> Result<(KeyId, Scope
     let scope = gate(parts)?.home(caller, None).await?;
     admit(parts, &scope.caller.who, Some(&scope))?;
     Ok((id, scope))
+}
+
+/// The project that a request goes to whose path names none: a key's own, else the one that its header names. Whoever asks
+/// there is let in by what they ask for.
+pub async fn at_home(parts: &Parts) -> Result<Scope> {
+    let caller = caller_of(parts).await?;
+    let named = parts.headers.get(PROJECT_ID).map(|value| value.to_str().unwrap_or("?"));
+    let scope = gate(parts)?.home(caller, named).await?;
+    admit(parts, &scope.caller.who, Some(&scope))?;
+    Ok(scope)
 }
 
 /// An API key that asks about itself.

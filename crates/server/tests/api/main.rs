@@ -44,6 +44,7 @@ mod life;
 mod list;
 mod mail;
 mod matrix;
+mod mcp;
 mod migration;
 mod name;
 mod network;
