@@ -123,6 +123,9 @@ pub enum Command {
     /// Models that programs and people talk to
     #[command(subcommand)]
     Model(model::ModelCommand),
+    /// Tools for agents by the Model Context Protocol, over standard input and output: for clients that start a program.
+    /// Others connect to the service's address and /mcp
+    Mcp,
     /// Talk to a model
     Chat(chat::ChatArgs),
     /// Speak a text, into a file or to standard output

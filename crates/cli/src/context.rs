@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
-use berth_client::{Client, Inference, ProjectClient, Tokens};
+use berth_client::{Client, Inference, Mcp, ProjectClient, Tokens};
 
 use crate::credentials::{Credentials, Store, signed_out};
 use crate::failure::Failure;
@@ -141,6 +141,15 @@ impl Context {
         }
         let project = self.project()?.get().await?;
         Ok(self.client.inference(Some(&project.id)))
+    }
+
+    /// The Model Context Protocol in that project.
+    pub async fn mcp(&self) -> Result<Mcp> {
+        if api_key().is_some() {
+            return Ok(self.client.mcp(None));
+        }
+        let project = self.project()?.get().await?;
+        Ok(self.client.mcp(Some(&project.id)))
     }
 
     /// Its name.

@@ -33,6 +33,7 @@ mod firewall;
 mod host;
 mod image;
 mod invitation;
+mod mcp;
 mod member;
 mod model;
 mod network;
@@ -78,6 +79,7 @@ pub use host::{
 };
 pub use image::{Image, ImageSource, NewImage, Plan, PlanPrice, Region, VmConfig};
 pub use invitation::{Invitation, NewInvitation, ProjectRole};
+pub use mcp::Mcp;
 pub use member::Member;
 pub use model::{AdminModel, Inference, Model, ModelPrice, ModelUpstream, Models, NewModel, NewModelUpstream};
 pub use network::{ChangeProjectNetwork, Membership, NetworkMember, NewNetwork, ProjectNetwork};

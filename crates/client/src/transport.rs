@@ -233,7 +233,7 @@ impl Client {
     }
 
     /// Renews the tokens, unless another task did so meanwhile. False if they cannot be renewed.
-    async fn renew(&self, used: Option<String>) -> Result<bool> {
+    pub(crate) async fn renew(&self, used: Option<String>) -> Result<bool> {
         let _one_at_a_time = self.renewing.lock().await;
         let Some(tokens) = self.tokens() else { return Ok(false) };
         if Some(&tokens.access_token) != used.as_ref() {
@@ -358,7 +358,7 @@ pub(crate) fn request_id(response: &Response) -> String {
     response.headers().get("x-request-id").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
 }
 
-async fn refusal(response: Response) -> Error {
+pub(crate) async fn refusal(response: Response) -> Error {
     let status = response.status();
     let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
     let request_id = request_id(&response);

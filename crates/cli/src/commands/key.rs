@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use berth_client::{ApiKey, ChangeApiKey, MadeApiKey, NewApiKey, Page, ProjectClient};
 use berth_domain::e2b;
 use clap::{Args, Subcommand};
+use serde_json::json;
 
 use crate::context::{API_KEY, Context};
 use crate::id::is_id;
@@ -83,6 +84,9 @@ pub struct CreateArgs {
     /// Print what E2B's SDKs read, for a shell: eval "$(berth key create NAME --scope sandbox --e2b)"
     #[arg(long, conflicts_with = "quiet")]
     e2b: bool,
+    /// Print what clients of the Model Context Protocol read, as .mcp.json of a project
+    #[arg(long, conflicts_with_all = ["quiet", "e2b"])]
+    mcp: bool,
 }
 
 #[derive(Args)]
@@ -116,7 +120,11 @@ pub async fn run(context: &Context, command: KeyCommand) -> Result<()> {
                 NewApiKey { name: args.name, scopes: args.scopes, expires_at, source_networks: args.networks };
             let key = project.create_api_key(&request).await.map_err(|error| retold(error, NEW))?;
             // Prints the key first: it is shown only this once.
-            if args.e2b { variables(context, &key) } else { made(context, &key, args.quiet) }?;
+            match (args.e2b, args.mcp) {
+                (true, _) => variables(context, &key),
+                (_, true) => servers(context, &key),
+                _ => made(context, &key, args.quiet),
+            }?;
             tell_shared(context, &project, &request.name).await;
             Ok(())
         }
@@ -194,6 +202,13 @@ fn variables(context: &Context, made: &MadeApiKey) -> Result<()> {
         println!("export {name}={value}");
     }
     Ok(())
+}
+
+/// Prints where the tools for agents are and the key for them, in the form that most clients read.
+fn servers(context: &Context, made: &MadeApiKey) -> Result<()> {
+    let headers = json!({"Authorization": format!("Bearer {}", made.key)});
+    let server = json!({"type": "http", "url": format!("{}/mcp", context.client.base()), "headers": headers});
+    output::json(&json!({"mcpServers": {"berth": server}}))
 }
 
 /// Shows a new key, for the only time.

@@ -11,6 +11,7 @@ pub mod host;
 pub mod image;
 pub mod invitation;
 pub mod key;
+pub mod mcp;
 pub mod member;
 pub mod model;
 pub mod network;
@@ -76,6 +77,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode> {
         Command::Sandbox(command) => return sandbox::run(&any().await?, command).await,
         Command::Template(command) => template::run(&any().await?, command).await?,
         Command::Model(command) => model::run(global, command).await?,
+        Command::Mcp => mcp::run(&any().await?).await?,
         Command::Chat(args) => return chat::run(&any().await?, args).await,
         Command::Speak(args) => speak::run(&any().await?, args).await?,
         Command::Usage(args) => usage::run(&any().await?, args).await?,

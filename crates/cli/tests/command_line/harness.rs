@@ -103,7 +103,12 @@ impl Here {
 
     /// A program in the sandbox that reads this.
     pub async fn fed(&self, arguments: &[&str], input: &[u8]) -> Output {
-        let mut command = self.berth(&[&["sandbox"], arguments].concat());
+        self.fed_to(&[&["sandbox"], arguments].concat(), input).await
+    }
+
+    /// `berth` with these arguments, which reads this.
+    pub async fn fed_to(&self, arguments: &[&str], input: &[u8]) -> Output {
+        let mut command = self.berth(arguments);
         let mut child = command.stdin(Stdio::piped()).spawn().expect("a process");
         let mut stdin = child.stdin.take().expect("a pipe");
         let input = input.to_vec();

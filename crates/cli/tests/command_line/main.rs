@@ -14,6 +14,7 @@ mod harness;
 mod host;
 mod image;
 mod life;
+mod mcp;
 mod network;
 mod once;
 mod person;
