@@ -27,6 +27,7 @@ mod service;
 mod shared_disks;
 mod snapshots;
 mod still;
+mod suite;
 mod travels;
 pub mod upstream;
 
@@ -42,4 +43,5 @@ pub use postgres::{Postgres, postgres_program};
 pub use replicas::{one_after_the_other, replicas};
 pub use sandboxes::SimulatedSandboxes;
 pub use service::{Service, end_all_in, eventually, images};
+pub use suite::Suite;
 pub use upstream::{Gate, Received, Script, Step, Upstream};

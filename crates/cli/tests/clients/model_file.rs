@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use berth_testkit::{Caller, Service, eventually};
+use berth_testkit::{Caller, Service, Suite, eventually};
 use serde_json::{Value, json};
 
-use crate::{BERTH, key, python, suite};
+use crate::{BERTH, key, python};
 
 /// Makes the model.
 fn make(file: &Path) {
-    let made = Command::new(python()).arg(suite("tiny_gguf.py")).arg(file).output().expect("an end");
+    let made = Command::new(python()).arg(Suite::file("tiny_gguf.py")).arg(file).output().expect("an end");
     assert!(made.status.success() && made.stdout.is_empty(), "{made:?}");
 }
 

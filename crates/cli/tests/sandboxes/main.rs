@@ -18,6 +18,7 @@ mod images;
 mod inside;
 mod leaving;
 mod life;
+mod mcp;
 mod network;
 mod networks6;
 mod points;
