@@ -23,6 +23,7 @@ pub mod machine;
 pub mod mcp;
 pub mod names;
 pub mod network;
+pub mod oauth;
 pub mod page;
 pub mod query;
 pub mod replica;

@@ -367,15 +367,26 @@ impl Caller {
 
     /// A request that the test completes.
     pub fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let path =
-            if ["/api/", "/sandbox/", "/v1/", "/e2b/", "/mcp", "/health", "/files", "/process.", "/filesystem.", "/."]
-                .iter()
-                .any(|root| path.starts_with(root))
-            {
-                path.to_owned()
-            } else {
-                format!("{}{path}", self.project)
-            };
+        let path = if [
+            "/api/",
+            "/sandbox/",
+            "/v1/",
+            "/e2b/",
+            "/mcp",
+            "/oauth/",
+            "/health",
+            "/files",
+            "/process.",
+            "/filesystem.",
+            "/.",
+        ]
+        .iter()
+        .any(|root| path.starts_with(root))
+        {
+            path.to_owned()
+        } else {
+            format!("{}{path}", self.project)
+        };
         let request = self.http.request(method, format!("{}{path}", self.base));
         if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
     }

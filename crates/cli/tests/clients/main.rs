@@ -63,7 +63,9 @@ async fn passes_with(scopes: &[&str], suite: Suite) {
     service.configure(&models(&upstream));
     service.start();
     let key = key_for(&service.admin().await, scopes).await;
+    let (email, password) = service.login();
     let suite = suite.env("BASE_URL", format!("{}/v1", service.base)).env("API_KEY", key);
+    let suite = suite.env("EMAIL", email).env("PASSWORD", password);
     suite.env("MODEL", "acme/echo").env("SCENARIO", &upstream.base).passes(LIMIT).await;
 }
 

@@ -66,6 +66,26 @@ impl Asker {
         self
     }
 
+    /// The same without what shows who they are.
+    #[must_use]
+    pub fn without_credentials(mut self) -> Self {
+        for name in CREDENTIALS.iter().filter(|name| **name != header::HOST) {
+            self.headers.remove(name);
+        }
+        self
+    }
+
+    /// The same by an access token.
+    ///
+    /// # Errors
+    /// It cannot be part of a header.
+    pub fn with_bearer(mut self, token: &str) -> Result<Self> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(Error::internal)?;
+        value.set_sensitive(true);
+        self.headers.insert(header::AUTHORIZATION, value);
+        Ok(self)
+    }
+
     /// The same for a key whose holder has shown that in another way.
     #[must_use]
     pub fn on_behalf(mut self, key: KeyId) -> Self {

@@ -7,6 +7,7 @@
 pub mod api;
 pub mod e2b;
 pub mod mcp;
+pub mod oauth;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use axum::Router;
 
 use self::e2b::E2b;
 use self::mcp::Mcp;
+use self::oauth::OAuth;
 use crate::http::auth::Gate;
 use crate::seal::Sealer;
 use crate::services::sandbox::Sandboxes;
@@ -21,5 +23,6 @@ use crate::services::sandbox::Sandboxes;
 /// The routes of all of them, over the API's.
 pub fn routes(api: Router, sealer: Sealer, gate: Arc<dyn Gate>, sandboxes: Sandboxes) -> Router {
     let mcp = mcp::routes(Mcp::new(api.clone()));
-    e2b::routes(E2b::new(api, sealer, gate, sandboxes)).merge(mcp)
+    let oauth = oauth::routes(OAuth::new(api.clone(), sealer.clone(), sandboxes.clock().clone()));
+    e2b::routes(E2b::new(api, sealer, gate, sandboxes)).merge(mcp).merge(oauth)
 }

@@ -1,7 +1,7 @@
 //! Pages of the service itself: what a browser may do with them, and the one at `/`.
 
 use axum::Router;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
@@ -15,15 +15,19 @@ const FRONT: &str = include_str!("front.html");
 
 /// A page of ours.
 pub fn page(text: &'static str) -> Response {
-    let headers = [
+    (private(POLICY), text).into_response()
+}
+
+/// The headers of a page that is a person's own, with this policy.
+pub fn private(policy: HeaderValue) -> [(HeaderName, HeaderValue); 6] {
+    [
         (header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, policy),
         (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ];
-    (headers, text).into_response()
+    ]
 }
 
 /// `/`: where to go from here, as a page for browsers and as JSON for others.

@@ -48,6 +48,7 @@ mod mcp;
 mod migration;
 mod name;
 mod network;
+mod oauth;
 mod openapi;
 mod org;
 mod port;

@@ -9,6 +9,7 @@ use berth_domain::{Code, Error, Result};
 use serde_json::Value;
 
 use crate::facade::api::{Api, Asker, escaped, question};
+use crate::facade::oauth::RESOURCE;
 use crate::http::base_url::BaseUrl;
 use crate::http::cors::Listed;
 use crate::http::envelope::ApiError;
@@ -40,7 +41,8 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let unauthorized = self.error.code == Code::Unauthorized;
         let mut response = ApiError(self.error).into_response();
-        if unauthorized && let Ok(value) = HeaderValue::from_str(&format!("Bearer realm=\"{}\"", self.base)) {
+        let challenge = format!("Bearer resource_metadata=\"{}{RESOURCE}\"", self.base);
+        if unauthorized && let Ok(value) = HeaderValue::from_str(&challenge) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
         }
         response

@@ -1,0 +1,193 @@
+//! Where a person signs in and agrees.
+//!
+//! There are no cookies and no scripts. What a page has to know stands in its form: the client's request as it came, and once
+//! somebody has signed in their access token, sealed. So nobody can agree in another's name, and no page of a stranger knows
+//! what to send.
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequestParts, RawQuery, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use berth_domain::identity::api_key::{KeyScope, KeyScopes};
+use berth_domain::ids::{OrgId, ProjectId};
+use berth_domain::oauth::KEY;
+use berth_domain::oauth::request::{AuthorizationRequest, Wrong};
+use berth_domain::{Code, Error, Result};
+use serde_json::{Value, json};
+
+use super::code::{Granted, Holder};
+use super::page::{self, Choice};
+use super::state::OAuth;
+use crate::facade::api::Asker;
+use crate::http::base_url::BaseUrl;
+use crate::http::envelope::ApiError;
+
+/// The largest form, in bytes.
+const LARGEST: usize = 64 << 10;
+/// What access tokens are sealed for.
+const SESSION: &str = "oauth session";
+/// Most organizations whose projects are offered, and most projects of each.
+const OFFERED: usize = 20;
+
+/// The first page.
+pub(super) async fn ask(State(oauth): State<OAuth>, BaseUrl(base): BaseUrl, RawQuery(query): RawQuery) -> Response {
+    let query = query.unwrap_or_default();
+    match oauth.asked(&query, &base) {
+        Ok(asked) => page::sign_in(&asked, &query, None),
+        // No form is between the client and the person yet.
+        Err(Wrong::Client(address)) => axum::response::Redirect::to(&address).into_response(),
+        Err(Wrong::Person(message)) => page::refused(StatusCode::BAD_REQUEST, &message),
+    }
+}
+
+/// The next pages.
+pub(super) async fn answer(State(oauth): State<OAuth>, request: Request) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let base = match BaseUrl::from_request_parts(&mut parts, &()).await {
+        Ok(BaseUrl(base)) => base,
+        Err(refused) => return refused.into_response(),
+    };
+    let Ok(form) = Form::read(body).await else {
+        return page::refused(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large.");
+    };
+    let query = form.field("request");
+    let asked = match oauth.asked(query, &base) {
+        Ok(asked) => asked,
+        Err(Wrong::Client(address)) => return page::back(&address),
+        Err(Wrong::Person(message)) => return page::refused(StatusCode::BAD_REQUEST, &message),
+    };
+    let consent =
+        Consent { oauth, asker: Asker::of(&parts).without_credentials(), base, asked, query: query.to_owned() };
+    match form.field("session") {
+        "" => consent.sign_in(form.field("email"), form.field("password")).await,
+        session => consent.decide(session, &form).await,
+    }
+}
+
+/// What a form says.
+struct Form(Vec<(String, String)>);
+
+impl Form {
+    async fn read(body: Body) -> Result<Self, axum::Error> {
+        let bytes = to_bytes(body, LARGEST).await?;
+        Ok(Self(form_urlencoded::parse(&bytes).into_owned().collect()))
+    }
+
+    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(named, _)| named == name).map(|(_, value)| value.as_str())
+    }
+
+    fn field(&self, name: &str) -> &str {
+        self.all(name).next().unwrap_or_default()
+    }
+}
+
+impl OAuth {
+    fn asked(&self, query: &str, base: &str) -> Result<AuthorizationRequest, Wrong> {
+        AuthorizationRequest::parse(query, base, |id| self.client(id))
+    }
+}
+
+/// A person who is asked.
+struct Consent {
+    oauth: OAuth,
+    asker: Asker,
+    base: String,
+    asked: AuthorizationRequest,
+    query: String,
+}
+
+impl Consent {
+    async fn sign_in(&self, email: &str, password: &str) -> Response {
+        let body = json!({"email": email, "password": password});
+        let signed_in = self.oauth.api.json(&self.asker, Method::POST, "/api/v1/auth/login", Some(&body)).await;
+        let token = signed_in.and_then(|tokens| match tokens["access_token"].as_str() {
+            Some(token) => Ok(token.to_owned()),
+            None => Err(Error::internal("a sign-in without an access token")),
+        });
+        match token {
+            Ok(token) => self.offer(&token, None).await,
+            Err(error) => page::sign_in(&self.asked, &self.query, Some(&error)),
+        }
+    }
+
+    /// The page on which the person agrees, which may say what was wrong before.
+    async fn offer(&self, token: &str, wrong: Option<&Error>) -> Response {
+        let sealed = self.oauth.sealer.seal(SESSION, token.as_bytes());
+        match (sealed, self.choices(token).await) {
+            (Ok(session), Ok(choices)) => page::consent(&self.asked, &self.query, &session, &choices, wrong),
+            (_, Err(error)) if error.code == Code::Unauthorized => {
+                page::sign_in(&self.asked, &self.query, Some(&error))
+            }
+            (Err(error), _) | (_, Err(error)) => ApiError(error).into_response(),
+        }
+    }
+
+    /// The projects that the person may choose from.
+    async fn choices(&self, token: &str) -> Result<Vec<Choice>> {
+        let asker = self.asker.clone().with_bearer(token)?;
+        let list = async |path: String| -> Result<Vec<Value>> {
+            let mut list = self.oauth.api.json(&asker, Method::GET, &format!("{path}?limit={OFFERED}"), None).await?;
+            Ok(list["data"].as_array_mut().map(std::mem::take).unwrap_or_default())
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut choices = Vec::new();
+        for org in list("/api/v1/orgs".to_owned()).await? {
+            let of = text(&org["id"]);
+            for project in list(format!("/api/v1/orgs/{of}/projects")).await? {
+                let name = format!("{} / {}", text(&org["name"]), text(&project["name"]));
+                choices.push(Choice { value: format!("{of}/{}", text(&project["id"])), name });
+            }
+        }
+        Ok(choices)
+    }
+
+    async fn decide(&self, session: &str, form: &Form) -> Response {
+        let opened = self.oauth.sealer.open_sealed(SESSION, session).ok();
+        let Some(token) = opened.and_then(|bytes| String::from_utf8(bytes).ok()) else {
+            return page::sign_in(&self.asked, &self.query, None);
+        };
+        if form.field("decision") != "allow" {
+            self.sign_out(&token).await;
+            return page::back(&self.asked.denied(&self.base));
+        }
+        match self.agree(&token, form).await {
+            Ok(address) => {
+                self.sign_out(&token).await;
+                page::back(&address)
+            }
+            Err(error) => self.offer(&token, Some(&error)).await,
+        }
+    }
+
+    /// Makes the key, and tells where the person is sent with its code.
+    async fn agree(&self, token: &str, form: &Form) -> Result<String> {
+        let scopes = KeyScopes::new(form.all("scope").filter_map(|scope| KeyScope::parse(scope).ok()));
+        let scopes = scopes.ok_or_else(|| Error::new(Code::InvalidRequest, "Choose at least one thing it may use."))?;
+        let project = form
+            .field("project")
+            .split_once('/')
+            .and_then(|(org, project)| Some((org.parse::<OrgId>().ok()?, project.parse::<ProjectId>().ok()?)));
+        let (org, project) = project.ok_or_else(|| Error::new(Code::InvalidRequest, "Choose a project."))?;
+        let words: Vec<_> = scopes.iter().map(KeyScope::as_str).collect();
+        let expires_at = self.oauth.clock.now().plus_seconds(KEY).to_string();
+        let body = json!({"name": self.asked.client.name, "scopes": words, "expires_at": expires_at});
+        let path = format!("/api/v1/orgs/{org}/projects/{project}/api_keys");
+        let asker = self.asker.clone().with_bearer(token)?;
+        let made = self.oauth.api.json(&asker, Method::POST, &path, Some(&body)).await?;
+        let key = made["key"].as_str().ok_or_else(|| Error::internal("a key without its secret"))?.to_owned();
+        let granted = Granted { key, scope: words.join(" "), seconds: KEY };
+        let client = form_urlencoded::parse(self.query.as_bytes()).find(|(name, _)| name == "client_id");
+        let client = client.map(|(_, id)| id.into_owned()).unwrap_or_default();
+        let holder = Holder { client, redirect: self.asked.redirect.clone() };
+        let code = self.oauth.codes.make(granted, holder, self.asked.challenge.clone())?;
+        Ok(self.asked.granted(&code, &self.base))
+    }
+
+    /// Ends the session, which was for this alone.
+    async fn sign_out(&self, token: &str) {
+        let Ok(asker) = self.asker.clone().with_bearer(token) else { return };
+        // It ends by itself, too.
+        let _ = self.oauth.api.json(&asker, Method::POST, "/api/v1/auth/logout", None).await;
+    }
+}
