@@ -34,9 +34,12 @@ async function withKey(run) {
 
 async function conforms(url) {
   const program = `${modules}/conformance/dist/index.js`;
-  const ended = await node(program, 'server', '--url', url, '--expected-failures', BASELINE).catch((error) => error);
-  assert(!ended.code, `${ended.stdout}\n${ended.stderr}`);
-  console.log(ended.stdout);
+  try {
+    const { stdout } = await node(program, 'server', '--url', url, '--expected-failures', BASELINE);
+    assert(stdout.includes('Baseline check passed'), stdout);
+  } catch (error) {
+    throw new Error(`${error.message}\n${error.stdout}\n${error.stderr}`);
+  }
 }
 
 async function isInspected() {

@@ -45,8 +45,14 @@ async def runs(client, sandbox):
     code = {"sandbox_id": sandbox, "code": "import sys\nprint(sum(range(10)), sys.stdin.read() == '')"}
     output, end = texts(await client.call_tool("sandbox_run_code", code))
     assert output == "45 True\n" and json.loads(end)["exit_code"] == 0, output
-    code = {"sandbox_id": sandbox, "code": "echo $0", "language": "bash"}
-    assert texts(await client.call_tool("sandbox_run_code", code))[0].startswith("/tmp/"), code
+    # What lies where it runs is found, and nothing of it stays.
+    await data(client, "sandbox_write_file", sandbox_id=sandbox, path="project/own.py", content="WORD = 'found'\n")
+    code = {"sandbox_id": sandbox, "code": "import own\nprint(own.WORD)", "cwd": "/home/user/project"}
+    assert texts(await client.call_tool("sandbox_run_code", code))[0] == "found\n", code
+    code = {"sandbox_id": sandbox, "code": "ls -A", "language": "bash", "cwd": "/home/user/project", "user": "root"}
+    assert ".code-" in texts(await client.call_tool("sandbox_run_code", code))[0], code
+    output, _ = await command(client, sandbox, "ls -A project")
+    assert ".code-" not in output and "own.py" in output, output
 
 
 async def is_told_in_parts(client, sandbox):
@@ -55,37 +61,46 @@ async def is_told_in_parts(client, sandbox):
     assert output.startswith("1\n2\n") and output.rstrip().endswith("20000"), output[:20]
     assert len(output) < 40_000 and end["left_out"]["from"] < end["left_out"]["to"], end
     parts, offset = "", 0
-    while offset < end["next_offset"]:
+    while offset is not None:
         asked = {"sandbox_id": sandbox, "pid": end["pid"], "offset": offset}
         more, told = texts(await client.call_tool("sandbox_read_output", asked))
-        told = json.loads(told)
-        if "left_out" in told:
-            cut = more.index("\n[")
-            parts, offset = parts + more[:cut], told["left_out"]["from"]
-        else:
-            parts, offset = parts + more, told["next_offset"]
+        parts, offset = parts + more, json.loads(told).get("next_offset")
     assert parts == "".join(f"{number}\n" for number in range(1, 20_001)), len(parts)
+    last = {"sandbox_id": sandbox, "pid": end["pid"], "tail_bytes": 12}
+    assert texts(await client.call_tool("sandbox_read_output", last))[0].endswith("19999\n20000\n")
     resource = await client.read_resource(end["output"])
     assert resource.contents[0].text.startswith("1\n2\n")
 
 
 async def goes_on_in_the_background(client, sandbox):
-    server = "python3 -u -c 'import sys\nfor line in sys.stdin: print(line.upper(), end=\"\")'"
+    server = "python3 -c 'import sys\nfor line in sys.stdin: print(line.upper(), end=\"\")'"
     started = await data(client, "sandbox_run_command", sandbox_id=sandbox, command=server, background=True)
     one = {"sandbox_id": sandbox, "pid": started["pid"]}
     texts(await client.call_tool("sandbox_send_input", {**one, "input": "heard\n"}))
-    output, told = "", {}
-    while "HEARD" not in output:
-        output, told = texts(await client.call_tool("sandbox_read_output", {**one, "wait_seconds": 10}))
-        told = json.loads(told)
-    assert told["state"] == "running", told
+    # It comes with the first output, though the server goes on.
+    output, told = texts(await client.call_tool("sandbox_read_output", {**one, "wait_seconds": 60}))
+    told = json.loads(told)
+    assert output == "HEARD\n" and told["state"] == "running" and told["next_offset"] == 6, (output, told)
     listed = await data(client, "sandbox_processes", sandbox_id=sandbox)
     assert listed["data"][0]["pid"] == started["pid"] and listed["data"][0]["state"] == "running", listed
-    texts(await client.call_tool("sandbox_signal", one))
+    texts(await client.call_tool("sandbox_send_input", {**one, "input": "last\n", "end": True}))
     while told.get("state") == "running":
-        _, told = texts(await client.call_tool("sandbox_read_output", {**one, "offset": 6, "wait_seconds": 10}))
+        asked = {**one, "offset": told["next_offset"], "wait_seconds": 10}
+        output, told = texts(await client.call_tool("sandbox_read_output", asked))
         told = json.loads(told)
-    assert told["signal"] == "SIGTERM", told
+    assert told["exit_code"] == 0, told
+    started = await data(client, "sandbox_run_command", sandbox_id=sandbox, command="sleep 4712", background=True)
+    texts(await client.call_tool("sandbox_signal", {"sandbox_id": sandbox, "pid": started["pid"]}))
+    asked = {"sandbox_id": sandbox, "pid": started["pid"], "wait_seconds": 30}
+    assert json.loads(texts(await client.call_tool("sandbox_read_output", asked))[1])["signal"] == "SIGTERM"
+
+
+async def goes_on_where_nobody_waits(client, sandbox):
+    output, told = await command(client, sandbox, "echo first; sleep 2; echo second", wait_seconds=1)
+    assert output == "first\n" and told["state"] == "running", (output, told)
+    asked = {"sandbox_id": sandbox, "pid": told["pid"], "offset": told["next_offset"], "wait_seconds": 60}
+    output, told = texts(await client.call_tool("sandbox_read_output", asked))
+    assert output == "second\n", (output, told)
 
 
 async def keeps_files(client, sandbox):
@@ -95,11 +110,14 @@ async def keeps_files(client, sandbox):
     one = {"sandbox_id": sandbox, "path": path}
     text, note = texts(await client.call_tool("sandbox_read_file", one))
     assert text == "grün\n" and json.loads(note) == {"size": 6}, (text, note)
-    text, note = texts(await client.call_tool("sandbox_read_file", {**one, "offset": 1, "limit": 3}))
-    assert text == "rü" and json.loads(note)["next_offset"] == 4, (text, note)
+    text, note = texts(await client.call_tool("sandbox_read_file", {**one, "offset": 1, "limit": 4}))
+    assert text == "rün" and json.loads(note)["next_offset"] == 5, (text, note)
     raw = {"sandbox_id": sandbox, "path": "raw", "content": base64.b64encode(b"\xff\0").decode(), "base64": True}
     await data(client, "sandbox_write_file", **raw)
-    text, note = texts(await client.call_tool("sandbox_read_file", {"sandbox_id": sandbox, "path": "raw"}))
+    raw = {"sandbox_id": sandbox, "path": "raw"}
+    text, note = texts(await client.call_tool("sandbox_read_file", raw))
+    assert "no text" in text and json.loads(note) == {"size": 2}, (text, note)
+    text, note = texts(await client.call_tool("sandbox_read_file", {**raw, "base64": True}))
     assert base64.b64decode(text) == b"\xff\0" and json.loads(note)["encoding"] == "base64", (text, note)
     pixel = base64.b64decode(
         "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -109,7 +127,16 @@ async def keeps_files(client, sandbox):
     picture = await client.call_tool("sandbox_read_file", {"sandbox_id": sandbox, "path": "/tmp/p.png"})
     assert picture.content[1].type == "image" and base64.b64decode(picture.content[1].data) == pixel, picture
     (lines,) = texts(await client.call_tool("sandbox_list_files", {"sandbox_id": sandbox, "depth": 2}))
-    assert path in lines and "-0600" in lines, lines
+    assert lines.startswith("/home/user/:\n") and " a folder/ä.txt\n" in lines and "-0600" in lines, lines
+    edited = await data(client, "sandbox_edit_file", **one, old_text="grün", new_text="blau")
+    assert edited == {"path": path, "size": 5, "replaced": 1}, edited
+    output, _ = await command(client, sandbox, f"cat '{path}'; stat -c %a '{path}'")
+    assert output == "blau\n600\n", output
+    await data(client, "sandbox_edit_file", **one, old_text="blau", new_text="grün")
+    twice = await client.call_tool("sandbox_edit_file", {**one, "old_text": "red", "new_text": ""})
+    assert twice.is_error and "does not stand" in twice.content[0].text, twice
+    root = {"sandbox_id": sandbox, "path": "/etc/shadow", "user": "root"}
+    assert texts(await client.call_tool("sandbox_read_file", root))[0].startswith("root:")
     resource = await client.read_resource(f"berth://sandboxes/{sandbox}/files/home/user/a%20folder/%C3%A4.txt")
     assert resource.contents[0].text == "grün\n", resource
     resource = await client.read_resource(f"berth://sandboxes/{sandbox}/files/home/user")
@@ -153,10 +180,11 @@ async def is_kept_and_copied(client, sandbox):
     await command(client, sandbox, "echo before > kept")
     kept = await data(client, "sandbox_snapshot", sandbox_id=sandbox, name="point")
     await command(client, sandbox, "echo after > kept")
+    running = await data(client, "sandbox_run_command", sandbox_id=sandbox, command="sleep 4713", background=True)
     forks = await data(client, "sandbox_fork", sandbox_id=sandbox, count=2)
     for fork in forks["data"]:
-        output, _ = await command(client, fork["id"], "cat kept")
-        assert output == "after\n", output
+        output, _ = await command(client, fork["id"], f"cat kept; test -d /proc/{running['pid']} && echo runs")
+        assert output == "after\nruns\n", output
         texts(await client.call_tool("sandbox_delete", {"sandbox_id": fork["id"]}))
     await data(client, "sandbox_restore", sandbox_id=sandbox, snapshot_id=kept["id"])
     output, _ = await command(client, sandbox, "cat kept")
@@ -186,9 +214,10 @@ async def over_http():
     async with httpx2.AsyncClient(headers=headers, timeout=120) as http:
         async with Client(streamable_http_client(f"{BASE}/mcp", http_client=http)) as client:
             tools = (await client.list_tools()).tools
-            assert {"sandbox_create", "vm_list", "model_list"} <= {tool.name for tool in tools}, tools
+            assert {"sandbox_create", "sandbox_edit_file"} <= {tool.name for tool in tools}, tools
             sandbox = (await data(client, "sandbox_create", name="agent"))["id"]
-            for part in [runs, is_told_in_parts, goes_on_in_the_background, keeps_files, tells_how_far_it_is, is_given_up]:
+            for part in [runs, is_told_in_parts, goes_on_in_the_background,
+                         goes_on_where_nobody_waits, keeps_files, tells_how_far_it_is, is_given_up]:
                 await part(client, sandbox)
                 print(part.__name__, flush=True)
             await is_kept_and_copied(client, sandbox)

@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_stream::try_stream;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::{HeaderValue, Method, StatusCode, header};
@@ -14,14 +16,16 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::runtime::events::lasting_events;
-use crate::transport::refusal;
+use crate::runtime::events::{Broken, events_within};
+use crate::transport::Refused;
 use crate::{Client, Error, Result};
 
 const PATH: &str = "/mcp";
 const SESSION: &str = "mcp-session-id";
 /// What answers may be.
 const ACCEPTED: &str = "application/json, text/event-stream";
+/// The longest event, in bytes: an answer with a picture in base64, and room.
+const LONGEST: usize = 16 << 20;
 /// How often an answer is taken up again that breaks off without a word.
 const AGAIN: u32 = 5;
 /// The first wait before that; each is twice as long as the one before.
@@ -62,18 +66,12 @@ impl Mcp {
         if response.status() == StatusCode::ACCEPTED {
             return Ok(futures::stream::empty().boxed());
         }
-        // A refusal in the protocol's own words is an answer like any other.
-        let status = response.status();
-        if !status.is_success() && !kind.starts_with("application/json") {
-            return Err(refusal(response).await);
-        }
+        let refused = Refused::of(&response);
         let bytes = response.bytes().await.map_err(|error| self.client.unreachable(&error))?;
+        // A refusal in the protocol's own words is an answer like any other.
         match serde_json::from_slice::<Value>(&bytes) {
             Ok(answer) if answer["jsonrpc"].is_string() => Ok(futures::stream::iter([Ok(answer)]).boxed()),
-            Ok(told) => Err(Error::Protocol(
-                told["error"]["message"].as_str().unwrap_or("no answer of the protocol").to_owned(),
-            )),
-            Err(error) => Err(Error::Protocol(format!("the answer was {status} and cannot be read: {error}"))),
+            _ => Err(refused.with(&bytes)),
         }
     }
 
@@ -118,9 +116,15 @@ impl Mcp {
     /// The messages of a stream to the response, over as many connections as that takes.
     fn followed(self, response: Response, version: Option<String>) -> BoxStream<'static, Result<Value>> {
         try_stream! {
-            let (mut events, mut last, mut tries) = (lasting_events(response), String::new(), 0);
+            let (mut events, mut last, mut tries) = (events_within(response, LONGEST), String::new(), 0);
             loop {
-                while let Some(Ok(event)) = events.next().await {
+                while let Some(event) = events.next().await {
+                    let event = match event {
+                        Ok(event) => event,
+                        Err(Broken::Connection(_)) => break,
+                        // It would come again.
+                        Err(error) => Err(Error::Protocol(error.to_string()))?,
+                    };
                     last.clone_from(&event.id);
                     if event.data.is_empty() {
                         continue;
@@ -142,7 +146,7 @@ impl Mcp {
                 let again = || self.request(Method::GET, version.as_deref()).header("last-event-id", &last);
                 // A service that starts again is not there for a moment.
                 if let Ok(response) = self.answered(again).await && response.status().is_success() {
-                    events = lasting_events(response);
+                    events = events_within(response, LONGEST);
                 }
             }
         }
@@ -156,13 +160,15 @@ fn version_of(message: &Value) -> Option<&str> {
 }
 
 /// What a message asks for by name, in a form that a header takes.
-fn name_of(message: &Value) -> Option<&str> {
+fn name_of(message: &Value) -> Option<String> {
     let named = match message["method"].as_str()? {
         "tools/call" | "prompts/get" => &message["params"]["name"],
         "resources/read" => &message["params"]["uri"],
         _ => return None,
     };
-    named.as_str().filter(|name| name.bytes().all(|byte| (b' '..=b'~').contains(&byte)))
+    let name = named.as_str()?;
+    let is_plain = name.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && name.trim() == name;
+    Some(if is_plain { name.to_owned() } else { format!("=?base64?{}?=", STANDARD.encode(name)) })
 }
 
 #[cfg(test)]
@@ -174,12 +180,12 @@ mod tests {
     fn headers_say_what_a_message_says() {
         let call = json!({"method": "tools/call", "params": {"name": "sandbox_list", "_meta":
             {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}});
-        assert_eq!((name_of(&call), version_of(&call)), (Some("sandbox_list"), Some("2026-07-28")));
+        assert_eq!((name_of(&call).as_deref(), version_of(&call)), (Some("sandbox_list"), Some("2026-07-28")));
         let read = json!({"method": "resources/read", "params": {"uri": "berth://vms/a/console"}});
-        assert_eq!((name_of(&read), version_of(&read)), (Some("berth://vms/a/console"), None));
-        for nameless in
-            [json!({"method": "ping"}), json!({}), json!({"method": "tools/call", "params": {"name": "a\nb"}})]
-        {
+        assert_eq!((name_of(&read).as_deref(), version_of(&read)), (Some("berth://vms/a/console"), None));
+        let strange = json!({"method": "tools/call", "params": {"name": "a\nb"}});
+        assert_eq!(name_of(&strange).as_deref(), Some("=?base64?YQpi?="));
+        for nameless in [json!({"method": "ping"}), json!({}), json!({"method": "tools/call", "params": {}})] {
             assert_eq!(name_of(&nameless), None);
         }
     }

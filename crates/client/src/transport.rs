@@ -359,20 +359,41 @@ pub(crate) fn request_id(response: &Response) -> String {
 }
 
 pub(crate) async fn refusal(response: Response) -> Error {
-    let status = response.status();
-    let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
-    let request_id = request_id(&response);
-    let retry_after = header("retry-after").and_then(|v| v.parse().ok());
-    if let Some(place) = header("location").filter(|_| status.is_redirection()) {
-        return Error::Protocol(format!("the address redirects to {place}; use that one"));
+    let refused = Refused::of(&response);
+    refused.with(&response.bytes().await.unwrap_or_default())
+}
+
+/// What the head of a refusal says.
+pub(crate) struct Refused {
+    status: StatusCode,
+    request_id: String,
+    retry_after: Option<u64>,
+    /// Where it redirects to.
+    place: Option<String>,
+}
+
+impl Refused {
+    /// Of an answer.
+    pub(crate) fn of(response: &Response) -> Self {
+        let header = |name| response.headers().get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+        let (status, retry_after) = (response.status(), header("retry-after").and_then(|v| v.parse().ok()));
+        let place = header("location").filter(|_| status.is_redirection());
+        Self { status, request_id: request_id(response), retry_after, place }
     }
-    let bytes = response.bytes().await.unwrap_or_default();
-    let enveloped = || serde_json::from_slice::<Enveloped>(&bytes).map(Refusal::from);
-    match serde_json::from_slice::<Refusal>(&bytes).or_else(|_| enveloped()) {
-        Ok(Refusal { code, message, details }) => {
-            Error::Api { status: status.as_u16(), code, message, details, retry_after, request_id }
+
+    /// The refusal with its body.
+    pub(crate) fn with(self, bytes: &[u8]) -> Error {
+        let Self { status, request_id, retry_after, place } = self;
+        if let Some(place) = place {
+            return Error::Protocol(format!("the address redirects to {place}; use that one"));
         }
-        Err(_) => Error::Protocol(format!("the answer was {status}, and not from Berth; is the address right?")),
+        let enveloped = || serde_json::from_slice::<Enveloped>(bytes).map(Refusal::from);
+        match serde_json::from_slice::<Refusal>(bytes).or_else(|_| enveloped()) {
+            Ok(Refusal { code, message, details }) => {
+                Error::Api { status: status.as_u16(), code, message, details, retry_after, request_id }
+            }
+            Err(_) => Error::Protocol(format!("the answer was {status}, and not from Berth; is the address right?")),
+        }
     }
 }
 

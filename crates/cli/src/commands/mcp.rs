@@ -4,23 +4,30 @@
 //! same tools either way, and nothing of them is known here.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::Result;
 use berth_client::Mcp;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
 
 use crate::context::Context;
 
-/// The longest message, in bytes: a file to write, in base64.
-const LONGEST: u64 = 32 << 20;
+/// The longest message that is read, in bytes: more than the service takes, which says so.
+const LONGEST: u64 = 8 << 20;
+/// How long it may take to tell the service that a call is given up.
+const GIVING_UP: Duration = Duration::from_secs(2);
 /// Answers that wait to be written.
 const WAITING: usize = 64;
 /// What a message that cannot be read is answered with.
 const UNREADABLE: i64 = -32700;
+/// What something else than a message is answered with.
+const INVALID: i64 = -32600;
 /// What a request is answered with that could not be carried.
 const NOT_CARRIED: i64 = -32603;
 
@@ -29,7 +36,7 @@ pub async fn run(context: &Context) -> Result<()> {
     let (answers, mut written) = mpsc::channel::<Value>(WAITING);
     let mut carried =
         Carried { mcp: context.mcp().await?, answers, tasks: JoinSet::new(), running: HashMap::new(), version: None };
-    let writer = tokio::spawn(async move {
+    let mut writer = tokio::spawn(async move {
         let mut output = tokio::io::stdout();
         while let Some(answer) = written.recv().await {
             let line = format!("{answer}\n");
@@ -38,15 +45,19 @@ pub async fn run(context: &Context) -> Result<()> {
             }
         }
     });
-    let mut input = BufReader::new(tokio::io::stdin());
-    while let Some(line) = line(&mut input).await? {
-        carried.take(&line).await;
-    }
-    // Who asks and leaves in one go, as a shell does, gets its answers.
-    while carried.tasks.join_next().await.is_some() {}
+    let mut asked_to_end = signal(SignalKind::terminate())?;
+    let ended = tokio::select! {
+        served = carried.serve() => served,
+        // Nobody hears any more, or is to: what runs is given up.
+        _ = &mut writer => Ok(()),
+        _ = asked_to_end.recv() => Ok(()),
+    };
+    carried.give_all_up().await;
     drop(carried);
-    writer.await?;
-    Ok(())
+    if !writer.is_finished() {
+        writer.await?;
+    }
+    ended
 }
 
 /// The next line with anything on it; none at the end.
@@ -75,6 +86,32 @@ struct Carried {
 }
 
 impl Carried {
+    /// Carries what is read, to its end. Who asks and leaves in one go, as a shell does, gets its answers.
+    async fn serve(&mut self) -> Result<()> {
+        let mut input = BufReader::new(tokio::io::stdin());
+        while let Some(line) = line(&mut input).await? {
+            self.take(&line).await;
+        }
+        while self.tasks.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    /// Gives up what still runs.
+    async fn give_all_up(&mut self) {
+        while let Some(Ok(ended)) = self.tasks.try_join_next() {
+            self.running.remove(&ended);
+        }
+        let ids: Vec<String> = self.running.keys().cloned().collect();
+        for id in ids {
+            if let Ok(request) = serde_json::from_str::<Value>(&id) {
+                let method = "notifications/cancelled";
+                self.give_up(json!({"jsonrpc": "2.0", "method": method, "params": {"requestId": request}}));
+            }
+        }
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = timeout(GIVING_UP, all).await;
+    }
+
     async fn take(&mut self, line: &[u8]) {
         while let Some(Ok(ended)) = self.tasks.try_join_next() {
             self.running.remove(&ended);
@@ -83,10 +120,13 @@ impl Carried {
             Ok(message) => message,
             Err(error) => return self.answer(failure(&Value::Null, UNREADABLE, &format!("No JSON: {error}"))).await,
         };
+        if !message.is_object() {
+            return self.answer(failure(&Value::Null, INVALID, "A message is an object; there are no batches.")).await;
+        }
         match message["method"].as_str() {
             // A handshake is over before anything else is asked.
             Some("initialize") => self.greet(message).await,
-            Some("notifications/cancelled") => self.give_up(message).await,
+            Some("notifications/cancelled") => self.give_up(message),
             _ => self.carry(message),
         }
     }
@@ -103,10 +143,15 @@ impl Carried {
     }
 
     /// Tells the service, and closes the connection: which of them counts depends on the version.
-    async fn give_up(&mut self, message: Value) {
-        let Some(task) = self.running.remove(&message["params"]["requestId"].to_string()) else { return };
-        carry(self.mcp.clone(), self.answers.clone(), message, self.version.clone()).await;
-        task.abort();
+    fn give_up(&mut self, message: Value) {
+        let id = message["params"]["requestId"].to_string();
+        let Some(task) = self.running.remove(&id) else { return };
+        let (mcp, answers, version) = (self.mcp.clone(), self.answers.clone(), self.version.clone());
+        self.tasks.spawn(async move {
+            let _ = timeout(GIVING_UP, carry(mcp, answers, message, version)).await;
+            task.abort();
+            id
+        });
     }
 
     fn carry(&mut self, message: Value) {

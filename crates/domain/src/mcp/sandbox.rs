@@ -1,13 +1,16 @@
 //! Sandboxes: how they are made, found and kept.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// Seconds a sandbox lives where nobody says: long enough for a conversation, and then it is paused and not lost.
-pub const LIFE: u64 = 3_600;
+/// Seconds after which a sandbox is paused that nobody uses, where nobody says.
+pub const IDLE: u64 = 900;
+/// Seconds after which one is paused in any case, where nobody says.
+pub const LIFE: u64 = 86_400;
 /// Most that one page of a list has: what a model reads whole.
 pub const PAGE: u64 = 20;
 
@@ -15,20 +18,23 @@ pub const PAGE: u64 = 20;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Create {
-    /// What it starts from: the name or id of a template. `sandbox_templates` lists them. Default `base`, which has bash,
-    /// python3, git and curl.
+    /// What it starts from: the name or id of a template. `sandbox_templates` lists them. Default `base`: Debian with bash,
+    /// python3, git, curl and sudo, on 1 vCPU and 256 MiB.
     #[schemars(example = &"base")]
     pub template: Option<String>,
     /// A snapshot to start from instead of a template.
     pub snapshot_id: Option<String>,
-    /// Its name, for people.
+    /// Its name: a host name.
     #[schemars(example = &"analysis")]
     pub name: Option<String>,
-    /// Seconds it lives, 5 to 2592000. It is paused then, with its memory, and resumes by itself when it is used again.
-    /// Default 3600.
-    #[schemars(example = 3600)]
+    /// Seconds after which it is paused when nobody uses it, 5 to 2592000. It keeps its memory, and resumes by itself when it
+    /// is used again. Default 900.
+    #[schemars(example = 900)]
+    pub idle_timeout_seconds: Option<u64>,
+    /// Seconds after which it is paused in any case, 5 to 2592000, counted anew when it resumes. Default 86400.
+    #[schemars(example = 86400)]
     pub timeout_seconds: Option<u64>,
-    /// Whether it is deleted when its time is over, instead of paused. Default false.
+    /// Whether it is deleted at either time, instead of paused. Default false.
     pub delete_on_timeout: Option<bool>,
     /// Environment of every command.
     #[schemars(example = json!({"LANG": "C.UTF-8"}))]
@@ -56,6 +62,7 @@ impl Create {
             ("template_id", self.template()),
             ("network", self.network()),
             ("timeout_seconds", Some(json!(self.timeout_seconds.unwrap_or(LIFE)))),
+            ("idle_timeout_seconds", Some(json!(self.idle_timeout_seconds.unwrap_or(IDLE)))),
             ("on_timeout", Some(json!(on_timeout))),
             ("auto_resume", Some(json!(true))),
         ];
@@ -143,7 +150,15 @@ pub struct Port {
     pub sandbox_id: String,
     /// The port that a server inside listens on, 1 to 65535.
     #[schemars(example = 8000, range(min = 1, max = 65_535))]
-    pub port: u16,
+    pub port: NonZeroU16,
+}
+
+/// Which templates to list.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Templates {
+    /// Which page, from 1: each has 20.
+    pub page: Option<u64>,
 }
 
 /// Nothing.
@@ -162,8 +177,8 @@ mod tests {
     #[test]
     fn a_sandbox_is_of_base_and_outlives_a_conversation_unless_one_says() {
         let plain: Create = read(json!({})).unwrap();
-        let expected =
-            json!({"template_id": "base", "timeout_seconds": 3600, "on_timeout": "pause", "auto_resume": true});
+        let expected = json!({"template_id": "base", "timeout_seconds": 86_400, "idle_timeout_seconds": 900,
+            "on_timeout": "pause", "auto_resume": true});
         assert_eq!(plain.body(), expected);
         let of_snapshot: Create = read(json!({"snapshot_id": "s", "delete_on_timeout": true})).unwrap();
         let body = of_snapshot.body();
@@ -188,7 +203,9 @@ mod tests {
     fn a_slip_is_named() {
         assert!(read::<Create>(json!({"templat": "base"})).unwrap_err().contains("`templat`"));
         assert!(read::<One>(json!({})).unwrap_err().contains("`sandbox_id`"));
-        assert!(read::<Port>(json!({"sandbox_id": "a", "port": 65_536})).is_err());
+        for (port, is_one) in [(0, false), (1, true), (65_535, true), (65_536, false)] {
+            assert_eq!(read::<Port>(json!({"sandbox_id": "a", "port": port})).is_ok(), is_one, "{port}");
+        }
     }
 
     #[test]

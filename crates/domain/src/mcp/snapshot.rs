@@ -51,12 +51,19 @@ pub struct Fork {
     pub name: Option<String>,
     /// A snapshot to fork instead of what the sandbox is now.
     pub snapshot_id: Option<String>,
+    /// Whether they have its memory, so that its processes go on in them; without it they boot from its disk. Default true;
+    /// of a snapshot, what that has.
+    pub include_memory: Option<bool>,
 }
 
 impl Fork {
     /// The forks in words of the API.
     pub fn body(&self) -> Value {
         let mut body = json!({"count": self.count.unwrap_or(1)});
+        let usual = self.snapshot_id.is_none().then_some(true);
+        if let Some(include_memory) = self.include_memory.or(usual) {
+            body["include_memory"] = json!(include_memory);
+        }
         for (name, value) in [("name", &self.name), ("snapshot_id", &self.snapshot_id)] {
             if let Some(value) = value {
                 body[name] = json!(value);
@@ -82,4 +89,20 @@ pub struct Snapshots {
 pub struct OneSnapshot {
     /// The snapshot's id.
     pub snapshot_id: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_goes_on_with_its_memory_unless_somebody_says() {
+        let body = |asked: Value| serde_json::from_value::<Fork>(asked).unwrap().body();
+        assert_eq!(body(json!({"sandbox_id": "s"})), json!({"count": 1, "include_memory": true}));
+        assert_eq!(
+            body(json!({"sandbox_id": "s", "count": 2, "include_memory": false})),
+            json!({"count": 2, "include_memory": false})
+        );
+        assert_eq!(body(json!({"sandbox_id": "s", "snapshot_id": "p"})), json!({"count": 1, "snapshot_id": "p"}));
+    }
 }

@@ -9,8 +9,6 @@ pub const CONSOLE: u64 = 16 * 1024;
 
 /// The smallest root disk, in GiB.
 const SMALLEST: u64 = 20;
-/// The longest name of a disk, in bytes.
-const LONGEST: usize = 20;
 
 /// A VM to make.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -41,19 +39,17 @@ pub struct Create {
 }
 
 impl Create {
-    /// The creation in words of the API. SSH is open without being asked for.
-    pub fn body(&self) -> Value {
+    /// The creation in words of the API, in a region. SSH is open without being asked for.
+    pub fn body(&self, region: &str) -> Value {
         let others = self.ports.iter().flatten().filter(|port| **port != 22);
         let ports: Vec<Value> = others.map(|port| json!({"port": port, "protocol": "tcp"})).collect();
-        // A disk's name is shorter than a VM's may be.
-        let disk = self.name.get(..LONGEST).unwrap_or(&self.name).trim_end_matches('-');
         let mut body = json!({
             "name": self.name,
-            "region_id": "local",
+            "region_id": region,
             "plan_id": "on-demand",
             "vm_config_id": self.size.as_deref().unwrap_or("small"),
             "root_disk": {"create_disk_request": {
-                "name": disk,
+                "name": self.name,
                 "image_id": self.image.as_deref().unwrap_or("debian-12"),
                 "size_gb": self.disk_gb.unwrap_or(SMALLEST),
             }},
@@ -108,7 +104,7 @@ mod tests {
     #[test]
     fn ssh_is_open_without_being_asked_for() {
         let asked = json!({"name": "a", "ssh_keys": ["k"], "ports": [22, 80]});
-        let body = serde_json::from_value::<Create>(asked).unwrap().body();
+        let body = serde_json::from_value::<Create>(asked).unwrap().body("local");
         let ports: Vec<_> = body["exposed_ports"].as_array().unwrap().iter().map(|port| port["port"].clone()).collect();
         assert_eq!(ports, [80]);
         assert_eq!(body["vm_config_id"], "small");

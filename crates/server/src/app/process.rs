@@ -30,12 +30,13 @@ pub(super) async fn ended(tasks: &mut JoinSet<()>, patience: Duration) -> bool {
 }
 
 /// What libraries tell of each connection that a lost leader refuses, where that it is lost is told once, and of each message
-/// of the Model Context Protocol that it came and went.
-const QUIET: [&str; 2] = ["sqlx_core::pool=off", "rmcp=warn"];
+/// of the Model Context Protocol, which the facade tells with the request that it came in. An operator may want them.
+const QUIET: [(&str, &str); 2] = [("sqlx_core", "sqlx_core::pool=off"), ("rmcp", "rmcp=off")];
 
 fn init_log(config: &Config) {
     let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_else(|_| "info".into());
-    let quiet = QUIET.iter().filter_map(|quiet| quiet.parse().ok());
+    let quiet = QUIET.iter().filter(|(library, _)| !config.log.contains(library));
+    let quiet = quiet.filter_map(|(_, quiet)| quiet.parse().ok());
     let filter = quiet.fold(filter, tracing_subscriber::EnvFilter::add_directive);
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let is_terminal = std::io::stderr().is_terminal();

@@ -12,12 +12,12 @@ use axum::response::Response;
 const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, PUT, PATCH, DELETE");
 const HEADERS: HeaderValue = HeaderValue::from_static(
     "authorization, content-type, idempotency-key, x-api-key, x-project-id, x-priority, x-request-id, last-event-id, \
-     range, traceparent, mcp-protocol-version, mcp-method, mcp-name",
+     range, traceparent, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name",
 );
 /// The headers that a page may read, besides those that are always readable.
 const READABLE: HeaderValue = HeaderValue::from_static(
     "x-request-id, location, retry-after, ratelimit, ratelimit-policy, idempotent-replayed, content-range, \
-     accept-ranges, content-digest",
+     accept-ranges, content-digest, mcp-session-id, www-authenticate",
 );
 /// Seconds for which a browser may reuse the answer.
 const REMEMBERED: HeaderValue = HeaderValue::from_static("600");

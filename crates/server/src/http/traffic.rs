@@ -46,7 +46,7 @@ impl Class {
             _ if below("/sandbox") || below("/e2b/inside") || path == "/files" => Self::Runtime,
             _ if below("/api/v1/auth") => Self::Auth,
             _ if below("/api/v1/admin") => Self::Admin,
-            _ if below("/api") || below("/e2b") => Self::Api,
+            _ if below("/api") || below("/e2b") || below("/mcp") => Self::Api,
             _ => Self::Other,
         }
     }

@@ -5,6 +5,8 @@ use berth_testkit::{Answer, Caller, Platform, agent};
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
+/// The largest message, in bytes.
+const LARGEST: usize = 4 << 20;
 /// The last version of the protocol that has a handshake, and the present one.
 const WITH_HANDSHAKE: &str = "2025-11-25";
 const PRESENT: &str = "2026-07-28";
@@ -189,7 +191,7 @@ async fn vms_and_models_have_tools() {
     platform.admin.reaches(made["id"].as_str().expect("an id"), "running").await;
     assert_eq!(agent.data("vm_show", one.clone()).await["status"], "running");
     assert_eq!(agent.data("vm_list", json!({"status": "running"})).await["total"], 1);
-    agent.call("vm_console", one.clone()).await;
+    agent.data("vm_console", one.clone()).await;
     agent.data("vm_stop", one.clone()).await;
     platform.admin.reaches(made["id"].as_str().expect("an id"), "stopped").await;
     agent.data("vm_start", one.clone()).await;
@@ -238,10 +240,26 @@ async fn what_is_wrong_is_told_to_the_model() {
     }
     let templates = agent.ask("resources/templates/list", json!({})).await.answer;
     assert_eq!(templates["result"]["resourceTemplates"].as_array().map(Vec::len), Some(3));
-    let large = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "sandbox_write_file", "arguments": {"content": "a".repeat(17 << 20)}}});
-    let answer = agent.caller.send(agent.request(Method::POST).json(&large)).await;
-    assert_eq!(answer.status, 413, "{answer:?}");
+    let with = |content: usize| {
+        let arguments = json!({"sandbox_id": "a", "path": "b", "content": "a".repeat(content)});
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sandbox_write_file", "arguments": arguments}})
+    };
+    let room = LARGEST - with(0).to_string().len();
+    for (content, status) in [(room, 200), (room + 1, 413)] {
+        let answer = agent.caller.send(agent.request(Method::POST).json(&with(content))).await;
+        assert_eq!(answer.status, status, "{content}");
+    }
+    let many =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"arguments": {"x": vec![0; 20_000]}}});
+    for (body, told) in [(many.to_string(), "values"), (format!("{{\"id\":\"{}\"}}", "x".repeat(300)), "256 bytes")] {
+        let answer =
+            agent.caller.send(agent.request(Method::POST).header("Content-Type", "application/json").body(body)).await;
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert!(answer.body["message"].as_str().is_some_and(|text| text.contains(told)), "{answer:?}");
+    }
+    let answer =
+        agent.caller.send(agent.request(Method::POST).header("Content-Type", "application/json").body("{")).await;
+    assert_eq!((answer.status, &answer.body["error"]["code"]), (400, &json!(-32700)), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -287,6 +305,9 @@ async fn who_lost_a_stream_hears_the_rest_of_it_once() {
             (&json!("notifications/progress"), &json!("t"))
         );
     }
+    let stranger = Agent::of(&platform.admin, json!(["sandbox"])).await;
+    let nothing = stranger.caller.send(stranger.request(Method::GET).header("Last-Event-ID", &whole.events[0])).await;
+    assert_eq!((nothing.status, &nothing.body), (200, &Value::Null), "{nothing:?}");
     let again = agent.request(Method::GET).header("Last-Event-ID", &whole.events[0]);
     let again = heard(&agent.caller.send(again).await);
     assert_eq!((again.events.as_slice(), &again.answer), (&whole.events[1..], &whole.answer));
@@ -316,6 +337,34 @@ async fn a_sandbox_that_talks_nonsense_is_refused_and_holds_nobody_up() {
         ("sandbox_list_files", json!({"sandbox_id": id})),
         ("sandbox_write_file", json!({"sandbox_id": id, "path": "a", "content": "b"})),
     ] {
-        agent.call(tool, arguments).await;
+        agent.refused(tool, arguments).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_greets_has_a_session_by_which_calls_are_given_up() {
+    let platform = Platform::start().await;
+    let agent = Agent::of(&platform.admin, json!(["sandbox"])).await;
+    let request = platform.admin.anonymous().request(Method::POST, "/mcp").bearer_auth(&agent.key);
+    let request = request.header("Accept", "application/json, text/event-stream");
+    let hello =
+        json!({"protocolVersion": WITH_HANDSHAKE, "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello});
+    let greeted = platform.admin.send(request.json(&hello)).await;
+    let session = greeted.headers["mcp-session-id"].to_str().expect("a text").to_owned();
+    let gone = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    let noted = agent.caller.send(agent.request(Method::POST).header("Mcp-Session-Id", &session).json(&gone)).await;
+    assert_eq!(noted.status, 202, "{noted:?}");
+    let again = agent.caller.send(agent.request(Method::POST).json(&hello)).await;
+    assert!(!again.headers.contains_key("mcp-session-id"), "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_sees_the_tools_that_it_is_good_for() {
+    let platform = Platform::start().await;
+    for (scope, count) in [("inference", 1), ("vm", 7)] {
+        let agent = Agent::of(&platform.admin, json!([scope])).await;
+        let listed = agent.ask("tools/list", json!({})).await.answer;
+        assert_eq!(listed["result"]["tools"].as_array().map(Vec::len), Some(count), "{listed}");
     }
 }

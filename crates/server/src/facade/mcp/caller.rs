@@ -5,16 +5,22 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Uri, header};
 use axum::response::{IntoResponse, Response};
+use berth_domain::identity::api_key::{KeyScope, KeyScopes};
 use berth_domain::{Code, Error, Result};
 use serde_json::Value;
+use uuid::Uuid;
 
-use crate::facade::api::{Api, Asker, escaped, question};
+use crate::db::settled;
+use crate::facade::api::{Api, Asker, escaped, question, said};
 use crate::facade::oauth::RESOURCE;
 use crate::http::base_url::BaseUrl;
 use crate::http::cors::Listed;
 use crate::http::envelope::ApiError;
 use crate::http::own_key::at_home;
+use crate::http::who::Who;
 
+/// The largest list of models that is read, in bytes.
+const LISTED: usize = 1 << 20;
 /// What a caller without a credential reads.
 const NO_KEY: &str = "Send 'Authorization: Bearer KEY' with an API key of a project. Make one: \
                       berth key create agents --scope sandbox --scope vm --scope inference";
@@ -27,6 +33,12 @@ pub struct Caller {
     /// The path of the project.
     project: String,
     named: HeaderValue,
+    /// Credential and organization.
+    holders: [Uuid; 2],
+    /// Project and credential, by which a caller is told from others.
+    owner: String,
+    /// What a key is good for; none of a person.
+    scopes: Option<KeyScopes>,
     /// Where the service is reached.
     pub base: String,
 }
@@ -75,8 +87,15 @@ impl Caller {
             _ => error,
         })?;
         let named = HeaderValue::from_str(&scope.project.to_string()).map_err(Error::internal)?;
+        let (credential, scopes) = match &scope.caller.who {
+            Who::Key { id, scopes, .. } => (id.0, Some(*scopes)),
+            Who::Person { user, .. } => (user.0, None),
+        };
         Ok(Self {
             api: api.clone(),
+            holders: [credential, scope.org.0],
+            owner: format!("{}/{credential}", scope.project),
+            scopes,
             // This request was counted.
             asker: Asker::of(parts).uncounted(),
             project: format!("/api/v1/orgs/{}/projects/{}", scope.org, scope.project),
@@ -90,35 +109,51 @@ impl Caller {
         &self.project
     }
 
+    /// Who holds a connection that is answered for long.
+    pub fn holders(&self) -> Vec<Uuid> {
+        self.holders.to_vec()
+    }
+
+    /// What a caller is told from others by.
+    pub fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    /// Whether it may have use for what takes a scope.
+    pub fn has(&self, scope: KeyScope) -> bool {
+        self.scopes.is_none_or(|scopes| scopes.contains(scope))
+    }
+
     /// Asks for something below the project.
     pub async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
-        self.api.json(&self.asker, method, &format!("{}{path}", self.project), body).await
+        settled(self.api.json(&self.asker, method, &format!("{}{path}", self.project), body)).await?
     }
 
     /// Asks for bytes below the project.
     pub async fn open(&self, path: &str) -> Result<Response> {
         let request = question(Method::GET, &format!("{}{path}", self.project), Body::empty())?;
-        self.api.ask(&self.asker, request).await
+        settled(self.api.ask(&self.asker, request)).await?
     }
 
     /// Asks what has its project by a header.
     pub async fn ask_anywhere(&self, path: &str) -> Result<Value> {
         let mut request = question(Method::GET, path, Body::empty())?;
         request.headers_mut().insert(crate::http::auth::PROJECT_ID, self.named.clone());
-        crate::facade::api::said(self.api.ask(&self.asker, request).await?, LISTED).await
+        said(settled(self.api.ask(&self.asker, request)).await??, LISTED).await
     }
 
-    /// Asks the runtime of a sandbox.
+    /// Asks the runtime of a sandbox of the project.
     pub async fn inside(&self, sandbox: &str, request: Inside<'_>) -> Result<Response> {
+        // A key has one project. A person has others, whose sandboxes the runtime lets them into, too.
+        if self.scopes.is_none() {
+            self.ask(Method::GET, &format!("/sandboxes/{}", escaped(sandbox)), None).await?;
+        }
         let path = format!("/sandbox/{}/{}", escaped(sandbox), request.route);
         let mut question = question(request.method, &path, request.body)?;
         question.headers_mut().extend(request.headers);
-        self.api.ask(&self.asker, question).await
+        settled(self.api.ask(&self.asker, question)).await?
     }
 }
-
-/// The largest list of models that is read, in bytes.
-const LISTED: usize = 1 << 20;
 
 /// What the runtime of a sandbox is asked.
 pub struct Inside<'a> {

@@ -5,15 +5,15 @@
 //! request, which each client counts by itself. So the answer to a handshake brings an id of a session, as those versions
 //! foresee; it tells clients of one key apart and nothing is kept for it. A call is found by the replica that runs it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use berth_domain::{Code, Error, Result};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use futures::StreamExt;
 use rmcp::model::RequestId;
-use serde::Deserialize;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
@@ -23,8 +23,9 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const BY_CLOSING: &[u8] = b"2026-07-28";
 /// The longest id of a session that is read, in bytes.
 const LONGEST: usize = 64;
-/// The longest notification that is read, in bytes: it may tell a reason.
-const NOTICE: usize = 4096;
+/// How long a notification waits for its request, where it is quicker, and how many of them do.
+const EARLY: Duration = Duration::from_secs(10);
+const EARLIEST: usize = 256;
 
 /// A request whose caller may give it up.
 #[derive(Clone)]
@@ -42,6 +43,11 @@ impl Asked {
         let session = text(SESSION).filter(|id| id.len() <= LONGEST).map(str::to_owned);
         let by_closing = text(VERSION).is_some_and(|version| version.as_bytes() >= BY_CLOSING);
         Self { given_up: CancellationToken::new(), session, by_closing }
+    }
+
+    /// Whether the end of the answer gives up the request.
+    pub const fn is_by_closing(&self) -> bool {
+        self.by_closing
     }
 
     /// What gives up the request when it is dropped, where closing does.
@@ -63,25 +69,12 @@ pub fn bring(session: Option<HeaderValue>, headers: &mut HeaderMap) {
     }
 }
 
-/// The body of an answer, whose end or whose drop lets go of a guard.
-pub fn guarded(body: Body, guard: Option<DropGuard>) -> Body {
-    let Some(guard) = guard else { return body };
+/// The body of an answer, whose end or whose drop lets go of something.
+pub fn guarded<T: Send + Sync + 'static>(body: Body, kept: Option<T>) -> Body {
+    let Some(kept) = kept else { return body };
     Body::from_stream(body.into_data_stream().inspect(move |_| {
-        let _ = &guard;
+        let _ = &kept;
     }))
-}
-
-/// A notification that gives up a call.
-#[derive(Deserialize)]
-struct Notice {
-    method: String,
-    params: NoticeParams,
-}
-
-#[derive(Deserialize)]
-struct NoticeParams {
-    #[serde(rename = "requestId")]
-    request_id: RequestId,
 }
 
 /// A call by its project, its session and the id of its request.
@@ -89,13 +82,24 @@ type Name = (String, String, RequestId);
 
 /// The calls under way that a notification may name.
 #[derive(Clone, Default)]
-pub struct Running(Arc<Mutex<HashMap<Name, CancellationToken>>>);
+pub struct Running(Arc<Mutex<Calls>>);
+
+#[derive(Default)]
+struct Calls {
+    running: HashMap<Name, (Uuid, CancellationToken)>,
+    /// Calls that were given up before they came.
+    early: VecDeque<(Instant, Name)>,
+}
 
 /// A call that is among them until this is dropped.
-pub struct Named(Running, Name);
+pub struct Named {
+    running: Running,
+    name: Name,
+    own: Uuid,
+}
 
 impl Running {
-    fn calls(&self) -> MutexGuard<'_, HashMap<Name, CancellationToken>> {
+    fn calls(&self) -> MutexGuard<'_, Calls> {
         // Nothing in there is left half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -103,43 +107,37 @@ impl Running {
     /// Keeps a call of a project.
     pub fn add(&self, project: &str, asked: &Asked, request: &RequestId) -> Option<Named> {
         let name = (project.to_owned(), asked.session.clone()?, request.clone());
-        self.calls().insert(name.clone(), asked.given_up.clone());
-        Some(Named(self.clone(), name))
-    }
-
-    /// Gives up the call that a message names, where that is what it says: the library reads no notification where there are
-    /// no sessions. Returns the body of the message, which is read where it is short enough for a notification.
-    ///
-    /// # Errors
-    /// The body breaks off.
-    pub async fn notice(&self, project: &str, by: &Asked, headers: &HeaderMap, body: Body) -> Result<Body> {
-        let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        let may_be_one = by.session.is_some() && length.is_some_and(|length: usize| length <= NOTICE);
-        if !may_be_one {
-            return Ok(body);
+        let (own, mut calls) = (Uuid::new_v4(), self.calls());
+        calls.running.insert(name.clone(), (own, asked.given_up.clone()));
+        if let Some(place) = calls.early.iter().position(|(at, early)| *early == name && at.elapsed() <= EARLY) {
+            calls.early.remove(place);
+            asked.given_up.cancel();
         }
-        let broken = |error| Error::new(Code::InvalidRequest, format!("The body cannot be read: {error}."));
-        let bytes = to_bytes(body, NOTICE).await.map_err(broken)?;
-        if let Ok(Notice { method, params: NoticeParams { request_id } }) = serde_json::from_slice(&bytes)
-            && method == "notifications/cancelled"
-        {
-            self.give_up(project, by, request_id);
-        }
-        Ok(Body::from(bytes))
+        drop(calls);
+        Some(Named { running: self.clone(), name, own })
     }
 
     /// Gives up a call of a project, in the session of whoever says so.
-    fn give_up(&self, project: &str, by: &Asked, request: RequestId) {
+    pub fn give_up(&self, project: &str, by: &Asked, request: RequestId) {
         let Some(session) = by.session.clone() else { return };
-        if let Some(call) = self.calls().get(&(project.to_owned(), session, request)) {
-            call.cancel();
+        let (name, mut calls) = ((project.to_owned(), session, request), self.calls());
+        if let Some((_, call)) = calls.running.get(&name) {
+            return call.cancel();
         }
+        if calls.early.len() == EARLIEST {
+            calls.early.pop_front();
+        }
+        calls.early.push_back((Instant::now(), name));
     }
 }
 
 impl Drop for Named {
     fn drop(&mut self) {
-        self.0.calls().remove(&self.1);
+        let mut calls = self.running.calls();
+        // A client that uses an id twice has the later call under it.
+        if calls.running.get(&self.name).is_some_and(|(own, _)| *own == self.own) {
+            calls.running.remove(&self.name);
+        }
     }
 }
 
@@ -172,8 +170,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_call_is_given_up_by_its_own_project_and_session() {
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_given_up_by_its_own_project_and_session() {
         let (running, request) = (Running::default(), RequestId::Number(1));
         let (own, _) = asked_with(&[(SESSION, "own")]);
         let (other, _) = asked_with(&[(SESSION, "other")]);
@@ -185,6 +183,40 @@ mod tests {
         running.give_up("project", &own, request);
         assert!(own.given_up.is_cancelled());
         drop(named);
-        assert!(running.calls().is_empty());
+        assert!(running.calls().running.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_notification_that_is_quicker_than_its_request_waits_for_it() {
+        for (pause, expected) in [(EARLY, true), (EARLY + Duration::from_millis(1), false)] {
+            let (running, request) = (Running::default(), RequestId::Number(1));
+            let (by, _) = asked_with(&[(SESSION, "own")]);
+            running.give_up("project", &by, request.clone());
+            tokio::time::advance(pause).await;
+            let (call, _) = asked_with(&[(SESSION, "own")]);
+            let _named = running.add("project", &call, &request);
+            assert_eq!(call.given_up.is_cancelled(), expected);
+        }
+    }
+
+    #[test]
+    fn the_first_call_of_an_id_leaves_the_second() {
+        let (running, request) = (Running::default(), RequestId::Number(1));
+        let (first, _) = asked_with(&[(SESSION, "own")]);
+        let (second, _) = asked_with(&[(SESSION, "own")]);
+        let named = running.add("project", &first, &request);
+        let _later = running.add("project", &second, &request);
+        drop(named);
+        running.give_up("project", &first, request);
+        assert!(second.given_up.is_cancelled() && !first.given_up.is_cancelled());
+    }
+
+    #[test]
+    fn an_id_of_a_session_is_short() {
+        for (length, is_one) in [(LONGEST, true), (LONGEST + 1, false)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(SESSION, HeaderValue::from_str(&"x".repeat(length)).unwrap());
+            assert_eq!(Asked::of(&headers).session.is_some(), is_one, "{length}");
+        }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::http::{HeaderValue, header};
 use berth_domain::agent::output::{CONTENT_TYPE, Frame, Frames};
-use berth_domain::agent::runtime::{Exit, OutputEvent, Processes};
-use berth_domain::mcp::command::{Asked, Input, LONGEST, OUTPUT, ReadOutput, Run, RunCode, Signal, ended};
+use berth_domain::agent::runtime::{Exit, OutputEvent, Process, Processes};
+use berth_domain::mcp::command::{Asked, Input, OUTPUT, ReadOutput, Run, RunCode, Signal, ended};
 use berth_domain::mcp::excerpt::Excerpt;
 use berth_domain::mcp::sandbox::One;
 use berth_domain::mcp::uri::Resource;
@@ -22,10 +22,10 @@ use crate::facade::api::said;
 
 /// The largest list of processes that is read, in bytes.
 const LISTED: usize = 4 << 20;
-/// How much longer than a command is waited for its end: the agent ends it.
-const LAST_WORD: Duration = Duration::from_secs(10);
-/// Longest wait for output, in seconds.
-const LONGEST_LOOK: u64 = 60;
+/// How long what there is may take to come.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// How long more is waited for after the first: what a program prints together comes in pieces.
+const TOGETHER: Duration = Duration::from_millis(200);
 
 /// They.
 pub fn tools() -> Vec<Tool> {
@@ -34,8 +34,9 @@ pub fn tools() -> Vec<Tool> {
             "sandbox_run_command",
             "Run a command",
             "Runs a command with bash in a sandbox and answers what it printed and its exit code. Each starts in the home of \
-             the user, in a shell of its own: chain with && what belongs together. Use background for servers. Long output \
-             is cut in the middle; sandbox_read_output has the rest.",
+             the account, in a shell of its own: chain with && what belongs together. One that takes longer than \
+             wait_seconds goes on; sandbox_read_output tells the rest. Use background for servers. Long output is cut in \
+             the middle. Search files with grep -rn, read parts of them with sed -n.",
             Effect::Runs,
             run,
         ),
@@ -43,29 +44,30 @@ pub fn tools() -> Vec<Tool> {
             "sandbox_run_code",
             "Run code",
             "Runs a program in Python, JavaScript or Bash in a sandbox and answers what it printed and its exit code. Each \
-             program starts afresh; files stay.",
+             program starts afresh; files stay. Save charts as PNG and look at them with sandbox_read_file; the template \
+             code-interpreter has NumPy, pandas and Matplotlib.",
             Effect::Runs,
             run_code,
         ),
         Tool::new(
             "sandbox_read_output",
             "Read output",
-            "Answers what a process of a sandbox printed, from an offset on: of one in the background, or what was left out \
-             of a longer answer.",
+            "Answers what a process of a sandbox printed: 24 KiB from an offset on, or its last bytes. With wait_seconds it \
+             waits for output that is not there yet.",
             Effect::Reads,
             read_output,
         ),
         Tool::new(
             "sandbox_processes",
             "List processes",
-            "Lists the commands that were started in a sandbox, the newest first: number, state, exit.",
+            "Lists the last 50 commands that were started in a sandbox, the newest first: pid, state, exit.",
             Effect::Reads,
             processes,
         ),
         Tool::new(
             "sandbox_send_input",
             "Send input",
-            "Writes to the input of a process that runs in the background.",
+            "Writes to the input of a process that runs in the background, or ends it.",
             Effect::Runs,
             send_input,
         ),
@@ -90,16 +92,17 @@ async fn run_code(call: Call, asked: RunCode) -> Result<Answer> {
 }
 
 async fn execute(mut call: Call, sandbox: &str, asked: Asked) -> Result<Answer> {
-    if !asked.waits {
+    let Some(wait) = asked.wait else {
         let started = call.caller.inside(sandbox, Inside::post("processes?root=true", &asked.request)?).await?;
-        let process: Value = said(started, LISTED).await?;
-        let output = output_of(sandbox, &process);
-        return Ok(Answer::data(json!({"pid": process["pid"], "state": process["state"], "output": output})));
-    }
-    let limit = Duration::from_secs(asked.request.timeout_seconds.unwrap_or(LONGEST)) + LAST_WORD;
+        let process: Process = said(started, LISTED).await?;
+        let output = output_of(sandbox, Some(process.pid));
+        return Ok(Answer::data(json!({"pid": process.pid, "state": process.state, "output": output})));
+    };
     let question = Inside::post("commands?root=true", &asked.request)?.with(header::ACCEPT, FRAMES);
     let stream = call.caller.inside(sandbox, question).await?;
-    let heard = Heard::of(stream, Excerpt::new(OUTPUT, 0), Instant::now() + limit, &mut call).await?;
+    let until = Until { end: Instant::now() + Duration::from_secs(wait), first: false };
+    let heard = Heard { pid: None, output: Excerpt::new(OUTPUT, 0), exit: None, lost: false };
+    let heard = heard.to(stream, until, &mut call).await?;
     if let (Some(pid), None, true) = (heard.pid, &heard.exit, call.given_up.is_cancelled()) {
         send(&call, sandbox, pid, "SIGKILL").await?;
     }
@@ -107,12 +110,20 @@ async fn execute(mut call: Call, sandbox: &str, asked: Asked) -> Result<Answer> 
 }
 
 /// Where the output of a process is a resource.
-fn output_of(sandbox: &str, process: &Value) -> Value {
-    let pid = process["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
+fn output_of(sandbox: &str, pid: Option<i32>) -> Value {
     pid.map_or(Value::Null, |pid| Resource::Output { sandbox: sandbox.to_owned(), pid }.to_string().into())
 }
 
 const FRAMES: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
+
+/// How long somebody listens.
+#[derive(Clone, Copy)]
+struct Until {
+    /// At the latest until then.
+    end: Instant,
+    /// No longer than it takes for some output to come.
+    first: bool,
+}
 
 /// What was heard of a process.
 struct Heard {
@@ -124,29 +135,33 @@ struct Heard {
 }
 
 impl Heard {
-    /// What comes until the process ends, until an instant, or until the call is given up.
+    /// With what comes until the process ends, nothing more fits, somebody has listened long enough, or the call is given up.
     ///
     /// # Errors
     /// The stream makes no sense, or ends with a failure.
-    async fn of(stream: axum::response::Response, output: Excerpt, until: Instant, call: &mut Call) -> Result<Self> {
-        let mut heard = Self { pid: None, output, exit: None, lost: false };
+    async fn to(mut self, stream: axum::response::Response, mut until: Until, call: &mut Call) -> Result<Self> {
         let (mut pieces, mut frames) = (stream.into_body().into_data_stream(), Frames::default());
-        while heard.exit.is_none() {
+        while self.exit.is_none() && !self.output.is_full() {
             let piece = tokio::select! {
-                piece = timeout_at(until, pieces.next()) => piece,
-                // Who is to be ended has a number first.
-                () = call.given_up.cancelled(), if heard.pid.is_some() => break,
+                piece = timeout_at(until.end, pieces.next()) => piece,
+                // Who is to be ended has a pid first.
+                () = call.given_up.cancelled(), if self.pid.is_some() => break,
             };
             let Ok(Some(piece)) = piece else { break };
-            frames.feed(&piece.map_err(|error| broken(&error))?);
-            while let Some(frame) = frames.pop().map_err(|error| broken(&error))? {
-                if let Frame::Output { bytes, .. } = &frame {
-                    call.progress.tell_output(bytes).await;
+            frames.feed(&piece.map_err(|error| self.broken(&error))?);
+            while let Some(frame) = frames.pop().map_err(|error| self.broken(&error))? {
+                match &frame {
+                    Frame::Output { bytes, .. } => call.progress.tell_output(bytes).await,
+                    Frame::Nothing => call.progress.tell("still running").await,
+                    Frame::Event(_) => {}
                 }
-                heard.take(frame)?;
+                self.take(frame)?;
+            }
+            if until.first && !self.output.is_empty() {
+                until = Until { end: until.end.min(Instant::now() + TOGETHER), first: false };
             }
         }
-        Ok(heard)
+        Ok(self)
     }
 
     fn take(&mut self, frame: Frame<'_>) -> Result<()> {
@@ -156,10 +171,10 @@ impl Heard {
             Frame::Event(OutputEvent::Exit(exit)) => self.exit = Some(exit),
             Frame::Event(OutputEvent::Truncated { from }) => {
                 self.lost = true;
-                self.output = Excerpt::new(OUTPUT, from);
+                self.output.skip_to(from);
             }
             Frame::Event(OutputEvent::Error { code, message }) => {
-                return Err(Error::new(Code::Unavailable, format!("{message} ({code})")));
+                return Err(self.broken(&format!("{message} ({code})")));
             }
             // Output comes in frames of its own.
             Frame::Event(OutputEvent::Output { .. }) | Frame::Nothing => {}
@@ -167,17 +182,36 @@ impl Heard {
         Ok(())
     }
 
+    /// A failure, with what was heard before it.
+    fn broken(&self, error: &impl std::fmt::Display) -> Error {
+        let heard = self.output.shown(false).text;
+        let heard = if heard.is_empty() { heard } else { format!(" It had printed:\n{heard}") };
+        Error::new(
+            Code::Unavailable,
+            format!("The output broke off: {error}. sandbox_processes tells what runs.{heard}"),
+        )
+    }
+
     /// What is told of it: what it said, and below how it ended and where one reads on.
     fn answer(&self, sandbox: &str) -> Answer {
-        let shown = self.output.shown();
+        let shown = self.output.shown(self.exit.is_none());
         let mut end = match &self.exit {
             Some(exit) => ended(self.pid, exit),
+            // Whether it still runs stands behind what is not told.
+            None if self.output.is_full() => json!({"pid": self.pid}),
             None => json!({"pid": self.pid, "state": "running"}),
         };
-        end["next_offset"] = json!(self.output.end());
+        let more = self.exit.is_none() || shown.next < self.output.end();
+        if more {
+            end["next_offset"] = json!(shown.next);
+        }
+        if self.exit.is_none() && !self.output.is_full() {
+            end["next"] =
+                json!("sandbox_read_output with wait_seconds and this next_offset, or sandbox_signal to end it");
+        }
         if let Some(left_out) = &shown.left_out {
             end["left_out"] = json!({"from": left_out.start, "to": left_out.end});
-            end["output"] = output_of(sandbox, &end);
+            end["output"] = output_of(sandbox, self.pid);
         }
         if self.lost {
             end["older_output"] = json!("gone: a process keeps its last part alone");
@@ -187,41 +221,34 @@ impl Heard {
     }
 }
 
-fn broken(error: &impl std::fmt::Display) -> Error {
-    Error::new(Code::Unavailable, format!("The output broke off: {error}. sandbox_processes tells what runs."))
-}
-
 async fn read_output(mut call: Call, asked: ReadOutput) -> Result<Answer> {
-    let wait = asked.wait_seconds.unwrap_or(0);
-    if wait > LONGEST_LOOK {
-        return Err(invalid(format!("wait_seconds must be at most {LONGEST_LOOK}.")));
+    let (output, wait) = asked.asked().map_err(invalid)?;
+    let (sandbox, pid, began) = (&asked.sandbox_id, asked.pid, Instant::now());
+    let offset = output.end();
+    let mut heard = look(&mut call, sandbox, pid, output, None).await?;
+    if wait > 0 && heard.exit.is_none() && heard.output.is_empty() {
+        let until = Until { end: began + Duration::from_secs(wait), first: true };
+        heard = look(&mut call, sandbox, pid, Excerpt::first(OUTPUT, offset), Some(until)).await?;
     }
-    let (offset, sandbox) = (asked.offset.unwrap_or(0), &asked.sandbox_id);
-    let began = Instant::now();
-    let mut heard = look(&mut call, sandbox, asked.pid, offset, None).await?;
-    if wait > 0 && heard.exit.is_none() && heard.output.end() == offset {
-        heard = look(&mut call, sandbox, asked.pid, offset, Some(began + Duration::from_secs(wait))).await?;
-    }
-    heard.pid = Some(asked.pid);
     Ok(heard.answer(sandbox))
 }
 
-/// What a process said from an offset on: so far, or also what comes until an instant.
-async fn look(call: &mut Call, sandbox: &str, pid: i32, offset: u64, until: Option<Instant>) -> Result<Heard> {
-    let route = format!("processes/{pid}/logs?offset={offset}&follow={}", until.is_some());
+/// What a process said, from where an excerpt begins: so far, or also what comes.
+async fn look(call: &mut Call, sandbox: &str, pid: i32, output: Excerpt, until: Option<Until>) -> Result<Heard> {
+    let route = format!("processes/{pid}/logs?offset={}&follow={}", output.end(), until.is_some());
     let stream = call.caller.inside(sandbox, Inside::get(&route).with(header::ACCEPT, FRAMES)).await?;
-    let until = until.unwrap_or_else(|| Instant::now() + LAST_WORD);
-    Heard::of(stream, Excerpt::new(OUTPUT, offset), until, call).await
+    let until = until.unwrap_or_else(|| Until { end: Instant::now() + AT_ONCE, first: false });
+    Heard { pid: Some(pid), output, exit: None, lost: false }.to(stream, until, call).await
 }
 
 /// All that is kept of what a process said, cut where it is too long.
 pub async fn output(call: &mut Call, sandbox: &str, pid: i32) -> Result<String> {
-    Ok(look(call, sandbox, pid, 0, None).await?.output.shown().text)
+    Ok(look(call, sandbox, pid, Excerpt::new(OUTPUT, 0), None).await?.output.shown(false).text)
 }
 
 async fn processes(call: Call, asked: One) -> Result<Answer> {
     let list: Processes = said(call.caller.inside(&asked.sandbox_id, Inside::get("processes")).await?, LISTED).await?;
-    let told = |process: &berth_domain::agent::runtime::Process| {
+    let told = |process: &Process| {
         json!({
             "pid": process.pid,
             "command": process.cmd.chars().take(200).collect::<String>(),
@@ -235,7 +262,7 @@ async fn processes(call: Call, asked: One) -> Result<Answer> {
 }
 
 async fn send_input(call: Call, asked: Input) -> Result<Answer> {
-    let route = format!("processes/{}/stdin", asked.pid);
+    let route = format!("processes/{}/stdin?eof={}", asked.pid, asked.end == Some(true));
     let question = Inside {
         method: axum::http::Method::POST,
         route: &route,

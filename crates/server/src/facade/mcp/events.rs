@@ -1,12 +1,13 @@
 //! Events of streams that a caller may come back for: who lost a connection in the midst of a call hears the rest.
 //!
-//! They are kept in memory, for minutes, and so many bytes of them in all: of more the oldest streams go. A service that ends
-//! takes with it what was under way, and a caller who comes back then hears nothing and calls again. The id of an event has
-//! the random one of its stream in it, so that only who heard one can ask for the next.
+//! They are kept in memory, for minutes, and so many bytes and streams of them in all and for each caller: of more the oldest
+//! of whoever has the most go. A service that ends takes with it what was under way, and a caller who comes back then hears
+//! nothing and calls again. Nobody hears streams of another caller.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_stream::stream;
@@ -19,37 +20,70 @@ use tokio::time::Instant;
 
 /// How long a stream is kept that ended.
 const KEPT: Duration = Duration::from_mins(5);
-/// How long one is kept that says nothing: longer than any call takes.
-const SILENT: Duration = Duration::from_hours(2);
-/// Most bytes of events that are kept.
-const BYTES: usize = 64 << 20;
+/// How long one is kept at all: longer than any call takes.
+const LONGEST: Duration = Duration::from_hours(2);
+/// What is kept in all, and of one caller.
+const IN_ALL: Most = Most { bytes: 64 << 20, streams: 20_000 };
+const OF_ONE: Most = Most { bytes: 8 << 20, streams: 1_000 };
+/// What an event takes beside its message, in bytes.
+const BESIDE: usize = 1024;
+
+/// Bounds of what is kept.
+#[derive(Clone, Copy)]
+struct Most {
+    bytes: usize,
+    streams: usize,
+}
+
+impl Most {
+    const fn has_room_for(self, held: Held) -> bool {
+        held.bytes <= self.bytes && held.streams <= self.streams
+    }
+}
+
+/// What is kept of somebody.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    bytes: usize,
+    streams: usize,
+}
 
 /// The events of all streams.
 pub struct Events {
     kept: Mutex<Kept>,
-    most: usize,
+    in_all: Most,
+    of_one: Most,
 }
 
 impl Default for Events {
     fn default() -> Self {
-        Self { kept: Mutex::default(), most: BYTES }
+        Self { kept: Mutex::default(), in_all: IN_ALL, of_one: OF_ONE }
     }
 }
 
 #[derive(Default)]
 struct Kept {
     streams: HashMap<String, Log>,
-    /// Ids of streams, in the order of their first events.
+    /// Streams of each caller, the oldest first.
+    owners: HashMap<Arc<str>, Owner>,
+    /// When streams began, and when they ended.
+    begun: VecDeque<(Instant, String)>,
+    ended: VecDeque<(Instant, String)>,
+    held: Held,
+}
+
+#[derive(Default)]
+struct Owner {
     order: VecDeque<String>,
-    bytes: usize,
+    held: Held,
 }
 
 /// One stream.
 struct Log {
+    owner: Arc<str>,
     events: Vec<ServerSseMessage>,
     bytes: usize,
     ended: bool,
-    at: Instant,
     /// How many events there are. It goes with the stream.
     count: watch::Sender<usize>,
 }
@@ -69,46 +103,78 @@ impl Events {
 }
 
 impl Kept {
-    fn push(&mut self, stream: &str, mut event: ServerSseMessage, now: Instant) -> EventId {
-        if !self.streams.contains_key(stream) {
-            let log = Log { events: Vec::new(), bytes: 0, ended: false, at: now, count: watch::Sender::new(0) };
-            self.streams.insert(stream.to_owned(), log);
-            self.order.push_back(stream.to_owned());
-        }
-        let id = |count: usize| format!("{stream}.{count}");
-        let Some(log) = self.streams.get_mut(stream) else { return id(0) };
-        let id = id(log.events.len() + 1);
+    fn begin(&mut self, stream: &str, owner: &Arc<str>, now: Instant) {
+        let log =
+            Log { owner: owner.clone(), events: Vec::new(), bytes: 0, ended: false, count: watch::Sender::new(0) };
+        self.streams.insert(stream.to_owned(), log);
+        let own = self.owners.entry(owner.clone()).or_default();
+        own.order.push_back(stream.to_owned());
+        own.held.streams += 1;
+        self.held.streams += 1;
+        self.begun.push_back((now, stream.to_owned()));
+    }
+
+    /// Adds an event of so many bytes. One of a stream that went has an id, too, at which nothing follows.
+    fn push(&mut self, stream: &str, mut event: ServerSseMessage, bytes: usize, now: Instant) -> EventId {
+        let Some(log) = self.streams.get_mut(stream) else { return format!("{stream}.gone") };
+        let id = format!("{stream}.{}", log.events.len() + 1);
         event.event_id = Some(id.clone());
-        let bytes = event.message.as_deref().map_or(0, length);
-        log.ended |= event.message.as_deref().is_some_and(is_last);
+        if event.message.as_deref().is_some_and(is_last) && !log.ended {
+            log.ended = true;
+            self.ended.push_back((now, stream.to_owned()));
+        }
         log.events.push(event);
-        (log.at, log.bytes) = (now, log.bytes + bytes);
-        self.bytes += bytes;
+        log.bytes += bytes;
+        self.held.bytes += bytes;
+        if let Some(own) = self.owners.get_mut(&log.owner) {
+            own.held.bytes += bytes;
+        }
         log.count.send_replace(log.events.len());
         id
     }
 
-    /// Lets go of what is too old, and of the oldest where there is too much.
-    fn prune(&mut self, most: usize, now: Instant) {
-        let is_old = |log: &Log| now.duration_since(log.at) > if log.ended { KEPT } else { SILENT };
-        let old: Vec<String> =
-            self.order.iter().filter(|id| self.streams.get(*id).is_none_or(is_old)).cloned().collect();
-        for id in old {
-            self.forget(&id);
+    /// Lets go of what is too old, and where there is too much of the oldest of whoever has it.
+    fn prune(&mut self, owner: &str, in_all: Most, of_one: Most, now: Instant) {
+        for (old, age) in [(&mut self.ended, KEPT), (&mut self.begun, LONGEST)] {
+            let mut gone = Vec::new();
+            while let Some((_, stream)) = old.pop_front_if(|(at, _)| now.duration_since(*at) > age) {
+                gone.push(stream);
+            }
+            for stream in gone {
+                forget(&mut self.streams, &mut self.owners, &mut self.held, &stream);
+            }
         }
-        while self.bytes > most
-            && self.order.len() > 1
-            && let Some(id) = self.order.front().cloned()
-        {
-            self.forget(&id);
+        while self.owners.get(owner).is_some_and(|own| !of_one.has_room_for(own.held)) && self.forget_oldest(owner) {}
+        while !in_all.has_room_for(self.held) {
+            let most = self.owners.iter().max_by_key(|(_, own)| own.held.bytes + own.held.streams * BESIDE);
+            let Some(most) = most.map(|(owner, _)| owner.clone()) else { return };
+            if !self.forget_oldest(&most) {
+                return;
+            }
         }
     }
 
-    fn forget(&mut self, stream: &str) {
-        self.order.retain(|id| id != stream);
-        if let Some(log) = self.streams.remove(stream) {
-            self.bytes -= log.bytes;
-        }
+    fn forget_oldest(&mut self, owner: &str) -> bool {
+        let oldest = self.owners.get(owner).and_then(|own| own.order.front().cloned());
+        let Some(stream) = oldest else { return false };
+        forget(&mut self.streams, &mut self.owners, &mut self.held, &stream);
+        true
+    }
+}
+
+fn forget(streams: &mut HashMap<String, Log>, owners: &mut HashMap<Arc<str>, Owner>, held: &mut Held, stream: &str) {
+    let Some(log) = streams.remove(stream) else { return };
+    held.bytes -= log.bytes;
+    held.streams -= 1;
+    let Some(own) = owners.get_mut(&log.owner) else { return };
+    own.held.bytes -= log.bytes;
+    own.held.streams -= 1;
+    // It is near the front: what goes is old.
+    if let Some(place) = own.order.iter().position(|id| id == stream) {
+        own.order.remove(place);
+    }
+    if own.order.is_empty() {
+        owners.remove(&log.owner);
     }
 }
 
@@ -117,8 +183,8 @@ const fn is_last(message: &ServerJsonRpcMessage) -> bool {
     matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_))
 }
 
-/// The length of a message, in bytes.
-fn length(message: &ServerJsonRpcMessage) -> usize {
+/// What an event takes, in bytes.
+fn size(event: &ServerSseMessage) -> usize {
     struct Count(usize);
     impl io::Write for Count {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -129,9 +195,11 @@ fn length(message: &ServerJsonRpcMessage) -> usize {
             Ok(())
         }
     }
-    let mut count = Count(0);
-    // What cannot be written is not sent either.
-    let _ = serde_json::to_writer(&mut count, message);
+    let mut count = Count(BESIDE);
+    if let Some(message) = &event.message {
+        // What cannot be written is not sent either.
+        let _ = serde_json::to_writer(&mut count, message.as_ref());
+    }
     count.0
 }
 
@@ -141,22 +209,42 @@ fn place(event: &str) -> Option<(&str, usize)> {
     Some((stream, count.parse().ok()?))
 }
 
+/// The events of one request of a caller: its own stream, and those that it may come back for.
+#[derive(Clone)]
+pub struct Own {
+    events: Arc<Events>,
+    owner: Arc<str>,
+    begun: Arc<AtomicBool>,
+}
+
+impl Own {
+    /// Those of a caller.
+    pub fn of(events: &Arc<Events>, owner: &str) -> Self {
+        Self { events: events.clone(), owner: owner.into(), begun: Arc::default() }
+    }
+}
+
 #[async_trait::async_trait]
-impl EventStore for Shared {
+impl EventStore for Own {
     async fn store_event(&self, stream: &str, event: &ServerSseMessage) -> Result<EventId, EventStoreError> {
-        let (mut kept, now) = (self.0.kept(), Instant::now());
-        let id = kept.push(stream, event.clone(), now);
-        kept.prune(self.0.most, now);
+        let (bytes, event, now) = (size(event), event.clone(), Instant::now());
+        let mut kept = self.events.kept();
+        if !self.begun.swap(true, Ordering::Relaxed) {
+            kept.begin(stream, &self.owner, now);
+        }
+        let id = kept.push(stream, event, bytes, now);
+        kept.prune(&self.owner, self.events.in_all, self.events.of_one, now);
         Ok(id)
     }
 
     async fn replay_events_after(&self, last: &str) -> Result<EventStream, EventStoreError> {
         let (stream, mut count) = place(last).ok_or("no id of an event")?;
         let mut changed = {
-            let kept = self.0.kept();
-            kept.streams.get(stream).ok_or("a stream that is gone")?.count.subscribe()
+            let kept = self.events.kept();
+            let log = kept.streams.get(stream).filter(|log| log.owner == self.owner);
+            log.ok_or("a stream that is gone")?.count.subscribe()
         };
-        let (events, stream) = (self.0.clone(), stream.to_owned());
+        let (events, stream) = (self.events.clone(), stream.to_owned());
         Ok(Box::pin(stream! {
             while let Some((more, ended)) = events.after(&stream, count) {
                 count += more.len();
@@ -170,10 +258,6 @@ impl EventStore for Shared {
         }))
     }
 }
-
-/// The same, held by its server and by streams.
-#[derive(Clone, Default)]
-pub struct Shared(std::sync::Arc<Events>);
 
 #[cfg(test)]
 mod tests {
@@ -194,70 +278,112 @@ mod tests {
         )))
     }
 
-    async fn rest(events: &Shared, last: &str) -> Vec<String> {
-        let stream = events.replay_events_after(last).await.map_err(|error| error.to_string()).unwrap();
+    async fn stored(own: &Own, stream: &str, event: &ServerSseMessage) -> String {
+        own.store_event(stream, event).await.unwrap()
+    }
+
+    async fn rest(own: &Own, last: &str) -> Vec<String> {
+        let stream = own.replay_events_after(last).await.map_err(|error| error.to_string()).unwrap();
         stream.filter_map(|event| async move { event.event_id }).collect().await
+    }
+
+    async fn is_kept(events: &Arc<Events>, owner: &str, id: &str) -> bool {
+        Own::of(events, owner).replay_events_after(id).await.is_ok()
     }
 
     #[tokio::test]
     async fn who_comes_back_hears_what_follows_and_the_end_of_it() {
-        let events = Shared::default();
-        let first = events.store_event("a", &note()).await.unwrap();
-        events.store_event("b", &note()).await.unwrap();
-        let second = events.store_event("a", &note()).await.unwrap();
+        let events = Arc::default();
+        let (a, b) = (Own::of(&events, "o"), Own::of(&events, "o"));
+        let first = stored(&a, "a", &note()).await;
+        stored(&b, "b", &note()).await;
+        let second = stored(&a, "a", &note()).await;
         let waiting = tokio::spawn({
-            let (events, first) = (events.clone(), first.clone());
-            async move { rest(&events, &first).await }
+            let (b, first) = (b.clone(), first.clone());
+            async move { rest(&b, &first).await }
         });
         tokio::task::yield_now().await;
-        let last = events.store_event("a", &end()).await.unwrap();
+        let last = stored(&a, "a", &end()).await;
         assert_eq!(waiting.await.unwrap(), [second.clone(), last.clone()]);
-        assert_eq!(rest(&events, &second).await, std::slice::from_ref(&last));
-        assert!(rest(&events, &last).await.is_empty());
+        assert_eq!(rest(&b, &second).await, std::slice::from_ref(&last));
+        assert!(rest(&b, &last).await.is_empty());
+        assert!(!is_kept(&events, "another", &first).await);
     }
 
     #[tokio::test]
     async fn what_nobody_heard_is_not_told() {
-        let events = Shared::default();
-        events.store_event("a", &end()).await.unwrap();
-        for wrong in ["", "a", "a.x", "b.1", "0"] {
-            assert!(events.replay_events_after(wrong).await.is_err(), "{wrong}");
+        let events = Arc::default();
+        let own = Own::of(&events, "o");
+        stored(&own, "a", &end()).await;
+        for wrong in ["", "a", "a.x", "b.1", "0", "a.gone"] {
+            assert!(!is_kept(&events, "o", wrong).await, "{wrong}");
         }
-        assert!(rest(&events, "a.7").await.is_empty());
+        assert!(rest(&own, "a.7").await.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn old_streams_go_and_of_too_many_the_oldest() {
-        let events = Shared::default();
-        let ended = events.store_event("ended", &end()).await.unwrap();
-        let open = events.store_event("open", &note()).await.unwrap();
-        tokio::time::advance(KEPT + Duration::from_secs(1)).await;
-        events.store_event("new", &note()).await.unwrap();
-        assert!(events.replay_events_after(&ended).await.is_err());
-        assert!(events.replay_events_after(&open).await.is_ok());
-        tokio::time::advance(SILENT + Duration::from_secs(1)).await;
-        events.store_event("new", &note()).await.unwrap();
-        assert!(events.replay_events_after(&open).await.is_err());
+    async fn streams_go_some_time_after_their_end_and_all_of_them_at_last() {
+        let events = Arc::default();
+        let ended = stored(&Own::of(&events, "o"), "ended", &end()).await;
+        let open = stored(&Own::of(&events, "o"), "open", &note()).await;
+        tokio::time::advance(KEPT).await;
+        stored(&Own::of(&events, "o"), "new", &note()).await;
+        assert!(is_kept(&events, "o", &ended).await);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        stored(&Own::of(&events, "o"), "newer", &note()).await;
+        assert!(!is_kept(&events, "o", &ended).await && is_kept(&events, "o", &open).await);
+        tokio::time::advance(LONGEST).await;
+        stored(&Own::of(&events, "o"), "newest", &note()).await;
+        assert!(!is_kept(&events, "o", &open).await);
+    }
 
-        let one = length(&note().message.unwrap());
-        let few = Shared(std::sync::Arc::new(Events { kept: Mutex::default(), most: 2 * one }));
-        let ids = [few.store_event("1", &note()).await.unwrap(), few.store_event("2", &note()).await.unwrap()];
-        assert!(few.replay_events_after(&ids[0]).await.is_ok());
-        few.store_event("3", &note()).await.unwrap();
-        assert!(few.replay_events_after(&ids[0]).await.is_err());
-        assert!(few.replay_events_after(&ids[1]).await.is_ok());
+    fn few(in_all: Most, of_one: Most) -> Arc<Events> {
+        Arc::new(Events { kept: Mutex::default(), in_all, of_one })
+    }
+
+    #[tokio::test]
+    async fn of_too_many_of_one_caller_its_oldest_go_and_stay_away() {
+        let one = size(&note());
+        for most in [Most { bytes: 2 * one, streams: 100 }, Most { bytes: 100 * one, streams: 2 }] {
+            let events = few(IN_ALL, most);
+            let first = Own::of(&events, "o");
+            let ids = [stored(&first, "1", &note()).await, stored(&Own::of(&events, "o"), "2", &note()).await];
+            let other = stored(&Own::of(&events, "another"), "3", &note()).await;
+            assert!(is_kept(&events, "o", &ids[0]).await);
+            stored(&Own::of(&events, "o"), "4", &note()).await;
+            assert!(!is_kept(&events, "o", &ids[0]).await);
+            assert!(is_kept(&events, "o", &ids[1]).await && is_kept(&events, "another", &other).await);
+            // What it still says begins no stream anew.
+            stored(&first, "1", &note()).await;
+            assert!(!is_kept(&events, "o", &ids[0]).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn of_too_many_in_all_those_of_the_greediest_go() {
+        let one = size(&note());
+        let events = few(Most { bytes: 3 * one, streams: 100 }, OF_ONE);
+        let modest = stored(&Own::of(&events, "modest"), "1", &note()).await;
+        let first = stored(&Own::of(&events, "greedy"), "2", &note()).await;
+        for stream in ["3", "4"] {
+            stored(&Own::of(&events, "greedy"), stream, &note()).await;
+        }
+        assert!(is_kept(&events, "modest", &modest).await && !is_kept(&events, "greedy", &first).await);
+        let kept = events.kept();
+        assert_eq!((kept.held.streams, kept.owners.len(), kept.streams.len()), (3, 2, 3));
     }
 
     #[tokio::test]
     async fn a_stream_that_goes_ends_who_waits_for_it() {
-        let events = Shared::default();
-        let open = events.store_event("open", &note()).await.unwrap();
+        let events = Arc::default();
+        let own = Own::of(&events, "o");
+        let open = stored(&own, "open", &note()).await;
         let waiting = tokio::spawn({
-            let events = events.clone();
-            async move { rest(&events, &open).await }
+            let own = own.clone();
+            async move { rest(&own, &open).await }
         });
         tokio::task::yield_now().await;
-        events.0.kept().forget("open");
+        own.events.kept().forget_oldest("o");
         assert!(waiting.await.unwrap().is_empty());
     }
 }

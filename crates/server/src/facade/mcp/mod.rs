@@ -2,15 +2,17 @@
 //!
 //! The transport is streamable HTTP without sessions: each request brings its credential and stands for itself, so whichever
 //! replica is active answers, and a restart ends no conversation. Streams can be resumed ([`events`]), and calls given up
-//! ([`cancel`]). `docs/mcp.md` says how
-//! clients are set up, and lists the tools.
+//! ([`cancel`]). `docs/mcp.md` says how clients are set up, and lists the tools.
 
 mod answer;
+mod bound;
 mod caller;
 mod cancel;
 mod command;
 mod events;
 mod file;
+mod head;
+mod message;
 mod model;
 mod progress;
 mod resource;
@@ -26,46 +28,113 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use berth_domain::Result;
+use bytes::Bytes;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde_json::json;
 
 use self::caller::Caller;
 use self::cancel::{Asked, Running};
-use self::events::Shared as Events;
+use self::events::{Events, Own};
+use self::message::LARGEST;
 use self::server::Server;
 use self::toolbox::Tools;
 use super::api::Api;
+use crate::http::body::read_of;
 use crate::http::envelope::{ApiError, keep_shape};
+use crate::http::streams::{Place, Streams};
 
-/// The largest request, in bytes: a file to write, in base64.
-const LARGEST: usize = 16 << 20;
+/// The first version in which a stream begins with an event that has nothing but an id: earlier clients read it as a message.
+const PRIMED: &str = "2025-11-25";
+
+type Service = StreamableHttpService<Server, NeverSessionManager>;
 
 /// What the facade works with.
 #[derive(Clone)]
 pub struct Mcp {
     api: Api,
-    service: StreamableHttpService<Server, NeverSessionManager>,
+    tools: Arc<Tools>,
     running: Running,
+    events: Arc<Events>,
 }
 
 impl Mcp {
     /// The facade over the API's routes.
     pub fn new(api: Router) -> Self {
-        let (tools, running) = (Arc::new(Tools::all()), Running::default());
+        let tools = Arc::new(Tools::all());
+        Self { api: Api::new(api), tools, running: Running::default(), events: Arc::default() }
+    }
+
+    /// The library's service for one request of a caller. In versions where the end of a stream gives up its call, none is kept.
+    fn service(&self, caller: &Caller, asked: &Asked, headers: &HeaderMap) -> Service {
         // Who asks is known by what they send, which no page of a browser adds by itself; pages are judged in `caller`.
         let config = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
             .disable_allowed_hosts()
             .with_max_request_body_bytes(LARGEST);
-        let sessions = NeverSessionManager::default().with_event_store(Arc::new(Events::default()));
-        let calls = running.clone();
-        let server = move || Ok(Server::new(tools.clone(), calls.clone()));
-        let service = StreamableHttpService::new(server, Arc::new(sessions), config);
-        Self { api: Api::new(api), service, running }
+        let version = headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok());
+        let is_primed = version.is_some_and(|version| version >= PRIMED);
+        let config = if is_primed { config } else { config.with_sse_retry(None) };
+        let sessions = NeverSessionManager::default();
+        let sessions = if asked.is_by_closing() {
+            sessions
+        } else {
+            sessions.with_event_store(Arc::new(Own::of(&self.events, caller.owner())))
+        };
+        let (tools, running) = (self.tools.clone(), self.running.clone());
+        StreamableHttpService::new(move || Ok(Server::new(tools.clone(), running.clone())), Arc::new(sessions), config)
     }
+
+    /// The body of a message. What it gives up is given up: the library reads no notification where there are no sessions.
+    async fn message(&self, caller: &Caller, asked: &Asked, parts: &Parts, body: Body) -> Result<Bytes> {
+        let bytes = read_of(parts, body, LARGEST).await?;
+        if let Some(request) = message::given_up(&bytes)? {
+            self.running.give_up(caller.project(), asked, request);
+        }
+        Ok(bytes)
+    }
+
+    async fn answered(&self, request: Request) -> Result<Response, Response> {
+        let (mut parts, body) = request.into_parts();
+        let caller = Caller::of(&self.api, &mut parts).await.map_err(IntoResponse::into_response)?;
+        let asked = Asked::of(&parts.headers);
+        let refuse = |error| ApiError(error).into_response();
+        let bytes = self.message(&caller, &asked, &parts, body).await.map_err(refuse)?;
+        if parts.method == Method::POST && serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() {
+            return Err(unreadable());
+        }
+        // Who listens again holds a connection, as who listens to a call does.
+        let place = if parts.method == Method::GET { place(&caller, &parts).map_err(refuse)? } else { None };
+        let (guard, session) = (asked.guard(), asked.new_session(&parts.headers));
+        let service = self.service(&caller, &asked, &parts.headers);
+        let by_closing = asked.is_by_closing();
+        parts.extensions.insert(caller);
+        parts.extensions.insert(asked);
+        let request = Request::from_parts(parts, Body::from(bytes));
+        let answering = async move { service.handle(request).await.map(Body::new) };
+        let answer = if by_closing { head::in_time(answering).await } else { answering.await };
+        let mut answer = answer.map(|body| cancel::guarded(cancel::guarded(body, guard), place));
+        if answer.status().is_success() {
+            cancel::bring(session, answer.headers_mut());
+        }
+        Ok(if answer.status().is_client_error() { keep_shape(answer) } else { answer })
+    }
+}
+
+/// A place for an answer without an end.
+fn place(caller: &Caller, parts: &Parts) -> Result<Option<Place>> {
+    parts.extensions.get::<Arc<Streams>>().map(|streams| streams.enter(caller.holders())).transpose()
+}
+
+/// What whoever sends no JSON is answered.
+fn unreadable() -> Response {
+    let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32700, "message": "The body is no JSON."}});
+    keep_shape((StatusCode::BAD_REQUEST, axum::Json(error)).into_response())
 }
 
 /// Its routes.
@@ -74,26 +143,5 @@ pub fn routes(mcp: Mcp) -> Router {
 }
 
 async fn answer(State(mcp): State<Mcp>, request: Request) -> Response {
-    let (mut parts, body) = request.into_parts();
-    let caller = match Caller::of(&mcp.api, &mut parts).await {
-        Ok(caller) => caller,
-        Err(refused) => return refused.into_response(),
-    };
-    let asked = Asked::of(&parts.headers);
-    let body = match mcp.running.notice(caller.project(), &asked, &parts.headers, body).await {
-        Ok(body) => body,
-        Err(refused) => return ApiError(refused).into_response(),
-    };
-    let (guard, session) = (asked.guard(), asked.new_session(&parts.headers));
-    parts.extensions.insert(caller);
-    parts.extensions.insert(asked);
-    let answer = mcp.service.handle(Request::from_parts(parts, body)).await;
-    let mut answer = answer.map(|body| cancel::guarded(Body::new(body), guard));
-    if answer.status().is_success() {
-        cancel::bring(session, answer.headers_mut());
-    }
-    if answer.status().is_client_error() && answer.status() != StatusCode::PAYLOAD_TOO_LARGE {
-        return keep_shape(answer);
-    }
-    answer
+    mcp.answered(request).await.unwrap_or_else(|refused| refused)
 }

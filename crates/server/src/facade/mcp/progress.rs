@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext, RoleServer};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// Shortest time between two notes of output: a program that prints a million lines is not told line by line.
 const PACE: Duration = Duration::from_millis(250);
+/// How long a note waits for a caller who does not read.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Most characters of a note.
 const NOTE: usize = 200;
 
@@ -32,8 +34,8 @@ impl Progress {
         self.told_at = Some(Instant::now());
         let note: String = message.chars().take(NOTE).collect();
         let note = ProgressNotificationParam::new(token.clone(), self.count).with_message(note);
-        // Who is gone needs no note.
-        let _ = peer.notify_progress(note).await;
+        // Who is gone needs no note, and who does not read has none now.
+        let _ = timeout(PATIENCE, peer.notify_progress(note)).await;
     }
 
     /// Tells the last line of some output, unless something was told a moment ago.

@@ -6,14 +6,13 @@ use base64::engine::general_purpose::STANDARD;
 use berth_domain::mcp::file::{IMAGE, ListFiles, lines};
 use berth_domain::mcp::uri::Resource as Named;
 use berth_domain::mcp::vm::CONSOLE;
-use berth_domain::{Code, Error};
+use berth_domain::{Code, Error, Result};
 use rmcp::model::{
-    ArgumentInfo, CompletionInfo, ErrorData, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult,
-    Resource, ResourceContents, ResourceTemplate,
+    ArgumentInfo, CompletionInfo, ListResourceTemplatesResult, ListResourcesResult, ReadResourceResult, Resource,
+    ResourceContents, ResourceTemplate,
 };
 use serde_json::Value;
 
-use super::answer::told;
 use super::caller::Caller;
 use super::tool::Call;
 use super::{command, file, vm};
@@ -35,14 +34,14 @@ pub fn templates() -> ListResourceTemplatesResult {
         template(
             "berth://sandboxes/{sandbox_id}/processes/{pid}/output",
             "Output of a process",
-            "All that a process of a sandbox printed, as far as it is kept.",
+            "The first and the last of what a process of a sandbox printed.",
         ),
         template("berth://vms/{vm_id}/console", "Console of a VM", "The last 16 KiB of a VM's serial console."),
     ])
 }
 
 /// What there is: the home of each sandbox, and the console of each VM.
-pub async fn list(caller: &Caller) -> Result<ListResourcesResult, ErrorData> {
+pub async fn list(caller: &Caller) -> Result<ListResourcesResult> {
     let (sandboxes, vms) = (all(caller, "sandboxes", LISTED).await?, all(caller, "vms", LISTED).await?);
     let of_sandbox = sandboxes.iter().map(|sandbox| {
         let uri = Named::File { sandbox: text(&sandbox["id"]), path: "/home/user".to_owned() }.to_string();
@@ -56,26 +55,25 @@ pub async fn list(caller: &Caller) -> Result<ListResourcesResult, ErrorData> {
 }
 
 /// What the blank of an address may be, where it begins with what is written.
-pub async fn complete(caller: &Caller, argument: &ArgumentInfo) -> Result<CompletionInfo, ErrorData> {
+pub async fn complete(caller: &Caller, argument: &ArgumentInfo) -> Result<CompletionInfo> {
     let there = match argument.name.as_str() {
         "sandbox_id" => all(caller, "sandboxes", CANDIDATES).await?,
         "vm_id" => all(caller, "vms", CANDIDATES).await?,
         _ => Vec::new(),
     };
     let ids = there.iter().map(|one| text(&one["id"])).filter(|id| id.starts_with(&argument.value));
-    CompletionInfo::with_all_values(ids.take(CompletionInfo::MAX_VALUES).collect())
-        .map_err(|error| ErrorData::internal_error(error, None))
+    CompletionInfo::with_all_values(ids.take(CompletionInfo::MAX_VALUES).collect()).map_err(Error::internal)
 }
 
 /// The newest of a kind that the caller may see; who may see none has none.
-async fn all(caller: &Caller, kind: &str, most: u64) -> Result<Vec<Value>, ErrorData> {
+async fn all(caller: &Caller, kind: &str, most: u64) -> Result<Vec<Value>> {
     match caller.ask(Method::GET, &format!("/{kind}?limit={most}"), None).await {
         Ok(mut list) => match list["data"].take() {
             Value::Array(list) => Ok(list),
             _ => Ok(Vec::new()),
         },
         Err(error) if matches!(error.code, Code::Forbidden | Code::MissingScope) => Ok(Vec::new()),
-        Err(error) => Err(refused(&error)),
+        Err(error) => Err(error),
     }
 }
 
@@ -84,12 +82,9 @@ fn text(value: &Value) -> String {
 }
 
 /// What an address names.
-pub async fn read(mut call: Call, uri: &str) -> Result<ReadResourceResult, ErrorData> {
+pub async fn read(mut call: Call, uri: &str) -> Result<ReadResourceResult> {
     let named = Named::parse(uri).ok_or_else(|| {
-        ErrorData::resource_not_found(
-            format!("No resource has the address {uri}. resources/templates/list has the forms."),
-            None,
-        )
+        Error::new(Code::NotFound, "No resource has this address. resources/templates/list has the forms.")
     })?;
     let contents = match named {
         Named::File { sandbox, path } => of_file(&call.caller, &sandbox, &path, uri).await,
@@ -101,18 +96,19 @@ pub async fn read(mut call: Call, uri: &str) -> Result<ReadResourceResult, Error
             vm::tail(&call.caller, &vm, CONSOLE).await.map(|text| ResourceContents::text(text, uri))
         }
     };
-    Ok(ReadResourceResult::new(vec![contents.map_err(|error| refused(&error))?]))
+    Ok(ReadResourceResult::new(vec![contents?]))
 }
 
-async fn of_file(caller: &Caller, sandbox: &str, path: &str, uri: &str) -> berth_domain::Result<ResourceContents> {
-    match file::part(caller, sandbox, path, (0, IMAGE)).await {
+async fn of_file(caller: &Caller, sandbox: &str, path: &str, uri: &str) -> Result<ResourceContents> {
+    match file::part(caller, file::Place { sandbox, path, user: None }, (0, IMAGE)).await {
         Err(error) if error.code == Code::IsADirectory => {
-            let asked = ListFiles { sandbox_id: sandbox.to_owned(), path: Some(path.to_owned()), depth: None };
+            let asked =
+                ListFiles { sandbox_id: sandbox.to_owned(), path: Some(path.to_owned()), depth: None, user: None };
             Ok(ResourceContents::text(lines(&file::listing(caller, &asked).await?), uri))
         }
         Err(error) => Err(error),
-        Ok(part) if part.total > IMAGE => {
-            let message = format!("The file has {} bytes: sandbox_read_file reads it in parts.", part.total);
+        Ok(part) if part.total.is_none_or(|total| total > IMAGE) => {
+            let message = "The file is too large, or goes on for ever: sandbox_read_file reads it in parts.";
             Err(Error::new(Code::InvalidRequest, message))
         }
         Ok(part) => Ok(match (part.picture, std::str::from_utf8(&part.bytes)) {
@@ -120,14 +116,5 @@ async fn of_file(caller: &Caller, sandbox: &str, path: &str, uri: &str) -> berth
             (kind, _) => ResourceContents::blob(STANDARD.encode(&part.bytes), uri)
                 .with_mime_type(kind.unwrap_or("application/octet-stream")),
         }),
-    }
-}
-
-/// A refusal of the API, as a client of the protocol reads it.
-fn refused(error: &Error) -> ErrorData {
-    match error.code.status() {
-        404 => ErrorData::resource_not_found(told(error), None),
-        400..=499 => ErrorData::invalid_params(told(error), None),
-        _ => ErrorData::internal_error(told(error), None),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::Method;
-use berth_domain::mcp::sandbox::{Create, Extend, List, Nothing, One, PAGE, Port};
+use berth_domain::mcp::sandbox::{Create, Extend, List, One, PAGE, Port, Templates};
 use berth_domain::{Code, Error, Result};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -12,8 +12,8 @@ use super::answer::Answer;
 use super::tool::{Call, Effect, Tool};
 use crate::facade::api::escaped;
 
-/// How long a sandbox, or a snapshot of one, is waited for: less than clients wait for an answer that tells how far it is.
-pub const PATIENCE: Duration = Duration::from_mins(4);
+/// How long a sandbox, or a snapshot of one, is waited for: a little less than clients wait for an answer.
+pub const PATIENCE: Duration = Duration::from_secs(50);
 /// Seconds of one wait, after which the caller hears how far it is.
 const LOOK: u64 = 2;
 /// What of a sandbox is told. The rest is for people who look at it.
@@ -38,7 +38,8 @@ pub fn tools() -> Vec<Tool> {
             "sandbox_create",
             "Create a sandbox",
             "Creates a sandbox: a Linux machine of its own with files, processes and a network, ready in about a second. \
-             Answers its id once it is ready. Use one sandbox for a whole task, and sandbox_delete when it is done.",
+             Answers its id once it is ready. Use one sandbox for a whole task, and sandbox_delete when it is done. One that \
+             nobody uses for a quarter of an hour is paused, with its memory, and resumes by itself.",
             Effect::Adds,
             create,
         ),
@@ -76,7 +77,7 @@ pub fn tools() -> Vec<Tool> {
         Tool::new(
             "sandbox_templates",
             "List templates",
-            "Lists what sandboxes can start from.",
+            "Lists what sandboxes can start from, 20 a page.",
             Effect::Reads,
             templates,
         ),
@@ -118,17 +119,20 @@ pub fn page(list: &Value, fields: &[&str], number: Option<u64>) -> Value {
 }
 
 impl Call {
-    /// The sandbox once it has a phase; the caller hears how far it is.
-    pub async fn until(&mut self, id: &str, phase: &str) -> Result<Value> {
-        let (began, wait) = (Instant::now(), format!("{}/wait?phase={phase}&timeout={LOOK}", path(id)));
+    /// The sandbox once it has a phase, at the latest at an instant; the caller hears how far it is.
+    pub async fn until(&mut self, id: &str, phase: &str, by: Instant) -> Result<Value> {
+        let wait = format!("{}/wait?phase={phase}&timeout={LOOK}", path(id));
         loop {
             let sandbox = self.caller.ask(Method::GET, &wait, None).await?;
             let why = sandbox["message"].as_str().unwrap_or_default();
             match sandbox["phase"].as_str().unwrap_or_default() {
                 now if now == phase => return Ok(sandbox),
-                "Failed" => return Err(Error::new(Code::SandboxFailed, format!("The sandbox has failed: {why}"))),
-                now if began.elapsed() > PATIENCE => {
-                    let message = format!("The sandbox is still {now}: {why}. sandbox_show tells how it goes on.");
+                "Failed" => {
+                    let message = format!("The sandbox {id} has failed: {why}. sandbox_delete removes it.");
+                    return Err(Error::new(Code::SandboxFailed, message));
+                }
+                now if Instant::now() > by || self.given_up.is_cancelled() => {
+                    let message = format!("The sandbox {id} is still {now}. {why} sandbox_show tells how it goes on.");
                     return Err(Error::new(Code::Unavailable, message));
                 }
                 now => self.progress.tell(&format!("{now}: {why}")).await,
@@ -139,7 +143,7 @@ impl Call {
     /// Has a sandbox do something, and waits for the phase that it leads to.
     pub async fn led(&mut self, id: &str, verb: &str, body: Option<&Value>, phase: &str) -> Result<Answer> {
         self.caller.ask(Method::POST, &format!("{}/{verb}", path(id)), body).await?;
-        Ok(Answer::data(told(&self.until(id, phase).await?, &TOLD)))
+        Ok(Answer::data(told(&self.until(id, phase, Instant::now() + PATIENCE).await?, &TOLD)))
     }
 }
 
@@ -150,7 +154,7 @@ pub fn id(thing: &Value) -> Result<String> {
 
 async fn create(mut call: Call, asked: Create) -> Result<Answer> {
     let made = call.caller.ask(Method::POST, "/sandboxes", Some(&asked.body())).await?;
-    let ready = call.until(&id(&made)?, "Ready").await?;
+    let ready = call.until(&id(&made)?, "Ready", Instant::now() + PATIENCE).await?;
     Ok(Answer::data(told(&ready, &TOLD)))
 }
 
@@ -179,18 +183,25 @@ async fn resume(mut call: Call, asked: One) -> Result<Answer> {
 
 async fn delete(call: Call, asked: One) -> Result<Answer> {
     call.caller.ask(Method::DELETE, &path(&asked.sandbox_id), None).await?;
-    Ok(Answer::text("The sandbox is on its way out."))
+    Ok(Answer::text("The sandbox is being deleted."))
 }
 
-async fn templates(call: Call, _: Nothing) -> Result<Answer> {
-    let list = call.caller.ask(Method::GET, "/sandbox_templates?limit=100", None).await?;
+async fn templates(call: Call, asked: Templates) -> Result<Answer> {
+    let path = format!("/sandbox_templates?limit={PAGE}&page={}", asked.page.unwrap_or(1));
+    let list = call.caller.ask(Method::GET, &path, None).await?;
     let fields = ["id", "name", "status", "message", "vcpu", "memory_mb", "disk_gb", "created_at"];
-    Ok(Answer::data(page(&list, &fields, None)))
+    Ok(Answer::data(page(&list, &fields, asked.page)))
 }
 
 async fn port_url(call: Call, asked: Port) -> Result<Answer> {
     // Of a sandbox that is not the caller's nothing is told.
     let sandbox = call.caller.ask(Method::GET, &path(&asked.sandbox_id), None).await?;
     let url = format!("{}/sandbox/{}/ports/{}/", call.caller.base, id(&sandbox)?, asked.port);
-    Ok(Answer::data(json!({"url": url, "header": "Authorization: Bearer <API key of the project>"})))
+    let person = format!("berth sandbox port {} {port} --listen 127.0.0.1:{port}", id(&sandbox)?, port = asked.port);
+    Ok(Answer::data(json!({
+        "url": url,
+        "header": "Authorization: Bearer <API key of the project>",
+        "for_a_person": person,
+        "from_inside": format!("http://127.0.0.1:{}/", asked.port),
+    })))
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::request::Parts;
+use berth_domain::Error;
 use rmcp::ServerHandler;
 use rmcp::model::{
     CacheScope, CallToolRequestParams, CallToolResponse, CompleteRequestParams, CompleteResult, CompletionInfo,
@@ -11,23 +12,29 @@ use rmcp::model::{
     ServerConfig, Tool as Definition,
 };
 use rmcp::service::{RequestContext, RoleServer};
+use tokio::time::Instant;
 
-use super::answer::failed;
+use super::answer::{failed, refused};
+use super::bound::bounded;
 use super::caller::Caller;
 use super::cancel::{Asked, Running};
 use super::progress::Progress;
 use super::resource;
 use super::tool::Call;
 use super::toolbox::Tools;
+use crate::http::envelope::RequestId;
 
 /// Milliseconds for which a client may keep the list of tools: they change with the service alone.
 const FRESH: u64 = 300_000;
 
+/// Most characters of a name that is told back.
+const NAME: usize = 100;
 /// What models read first.
 const INSTRUCTIONS: &str = "Berth runs sandboxes for agents: Linux machines that are ready in about a second, with files, \
     processes and a network of their own, which can be paused, snapshotted, restored and forked. Make one with \
     sandbox_create, work in it with sandbox_run_command, sandbox_run_code and the file tools, and end it with \
-    sandbox_delete. A sandbox that nobody uses is paused, and resumes by itself. VMs are for what has to stay.";
+    sandbox_delete. A sandbox that nobody uses for a quarter of an hour is paused, and resumes by itself. Bring code in \
+    with git clone. A person copies folders in and out with `berth sandbox cp DIR ID:PATH`. VMs are for what has to stay.";
 
 /// The server of one request.
 pub struct Server {
@@ -59,6 +66,33 @@ fn call(context: &RequestContext<RoleServer>) -> Result<Call, ErrorData> {
     Ok(Call { caller: caller(context)?, progress: Progress::of(context), given_up })
 }
 
+/// What the operator reads of a call.
+struct Log {
+    request: Option<RequestId>,
+    project: String,
+    tool: String,
+}
+
+impl Log {
+    fn of(context: &RequestContext<RoleServer>, call: &Call, tool: &str) -> Self {
+        let request = of_request::<RequestId>(&context.extensions);
+        Self { request, project: call.caller.project().to_owned(), tool: tool.to_owned() }
+    }
+
+    /// Tells how a call ended; of a failure of the service's own also why.
+    fn tell(&self, failed: Option<&Error>, began: Instant) {
+        let Self { request, project, tool } = self;
+        let request_id = request.as_ref().map(|request| request.id.as_str()).unwrap_or_default();
+        let ms = began.elapsed().as_millis();
+        let code = failed.map_or("ok", |error| error.code.as_str());
+        if let Some(cause) = failed.and_then(|error| error.cause.as_deref()) {
+            tracing::error!(request_id, project, tool, code, cause, "a tool failed");
+        } else {
+            tracing::info!(request_id, project, tool, code, ms, "tool");
+        }
+    }
+}
+
 impl ServerHandler for Server {
     fn get_info(&self) -> ServerConfig {
         let capabilities = ServerCapabilities::builder().enable_tools().enable_resources().enable_completions().build();
@@ -69,10 +103,11 @@ impl ServerHandler for Server {
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let tools = ListToolsResult::with_all_items(self.tools.definitions());
-        Ok(tools.with_ttl_ms(FRESH).with_cache_scope(CacheScope::Public))
+        let caller = caller(&context)?;
+        let tools = ListToolsResult::with_all_items(self.tools.definitions(|scope| caller.has(scope)));
+        Ok(tools.with_ttl_ms(FRESH).with_cache_scope(CacheScope::Private))
     }
 
     fn get_tool(&self, name: &str) -> Option<Definition> {
@@ -85,12 +120,15 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tools.get(&request.name) else {
-            return Err(ErrorData::invalid_params(format!("Unknown tool: {}", request.name), None));
+            let name: String = request.name.chars().take(NAME).collect();
+            return Err(ErrorData::invalid_params(format!("Unknown tool: {name}"), None));
         };
         let call = call(&context)?;
         let asked = of_request::<Asked>(&context.extensions);
         let _named = asked.and_then(|asked| self.running.add(call.caller.project(), &asked, &context.id));
-        let answer = tool.call(call, request.arguments).await;
+        let (log, began) = (Log::of(&context, &call, &request.name), Instant::now());
+        let answer = bounded(call.given_up.clone(), tool.call(call, request.arguments)).await;
+        log.tell(answer.as_ref().err(), began);
         Ok(answer.map_or_else(|error| failed(&error), super::answer::Answer::result).into())
     }
 
@@ -99,7 +137,9 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        resource::list(&caller(&context)?).await
+        let call = call(&context)?;
+        let list = bounded(call.given_up.clone(), resource::list(&call.caller)).await;
+        list.map_err(|error| refused(&error))
     }
 
     async fn list_resource_templates(
@@ -115,7 +155,11 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        Ok(resource::read(call(&context)?, &request.uri).await?.into())
+        let call = call(&context)?;
+        let (log, began) = (Log::of(&context, &call, "resources/read"), Instant::now());
+        let read = bounded(call.given_up.clone(), resource::read(call, &request.uri)).await;
+        log.tell(read.as_ref().err(), began);
+        Ok(read.map_err(|error| refused(&error))?.into())
     }
 
     async fn complete(
@@ -124,7 +168,10 @@ impl ServerHandler for Server {
         context: RequestContext<RoleServer>,
     ) -> Result<CompleteResult, ErrorData> {
         let completion = match request.r#ref {
-            Reference::Resource(_) => resource::complete(&caller(&context)?, &request.argument).await?,
+            Reference::Resource(_) => {
+                let caller = caller(&context)?;
+                resource::complete(&caller, &request.argument).await.map_err(|error| refused(&error))?
+            }
             _ => CompletionInfo::default(),
         };
         Ok(CompleteResult::new(completion))

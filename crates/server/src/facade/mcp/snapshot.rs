@@ -16,6 +16,7 @@ use crate::facade::api::escaped;
 
 /// Between two looks at a snapshot, for which the API has no wait.
 const GLANCE: Duration = Duration::from_millis(200);
+const LONGEST_GLANCE: Duration = Duration::from_secs(2);
 /// What of a snapshot is told.
 const TOLD: [&str; 8] = ["id", "name", "sandbox_id", "status", "message", "captures", "size_bytes", "created_at"];
 
@@ -65,13 +66,19 @@ pub fn tools() -> Vec<Tool> {
 async fn snapshot(mut call: Call, asked: Snapshot) -> Result<Answer> {
     let taken = format!("{}/snapshots", path(&asked.sandbox_id));
     let mut taken = call.caller.ask(Method::POST, &taken, Some(&asked.body())).await?;
-    let (one, began) = (format!("/snapshots/{}", escaped(&id(&taken)?)), Instant::now());
-    while taken["status"] == "Pending" && began.elapsed() < PATIENCE {
+    let (one, by) = (format!("/snapshots/{}", escaped(&id(&taken)?)), Instant::now() + PATIENCE);
+    let mut glance = GLANCE;
+    while taken["status"] == "Pending" && Instant::now() < by && !call.given_up.is_cancelled() {
         call.progress.tell("taking the snapshot").await;
-        sleep(GLANCE).await;
+        sleep(glance).await;
+        glance = LONGEST_GLANCE.min(glance * 2);
         taken = call.caller.ask(Method::GET, &one, None).await?;
     }
     match taken["status"].as_str() {
+        Some("Pending") => {
+            taken["message"] = json!("It is not ready yet: sandbox_snapshots tells when it is.");
+            Ok(Answer::data(told(&taken, &TOLD)))
+        }
         Some("Failed") => {
             let why = taken["message"].as_str().unwrap_or_default();
             Err(Error::new(Code::SandboxFailed, format!("The snapshot could not be taken: {why}")))
@@ -95,9 +102,14 @@ async fn delete_snapshot(call: Call, asked: OneSnapshot) -> Result<Answer> {
 async fn fork(mut call: Call, asked: Fork) -> Result<Answer> {
     let made = format!("{}/fork", path(&asked.sandbox_id));
     let made = call.caller.ask(Method::POST, &made, Some(&asked.body())).await?;
-    let mut ready = Vec::new();
+    let (mut ready, by) = (Vec::new(), Instant::now() + PATIENCE);
     for one in made["data"].as_array().into_iter().flatten() {
-        ready.push(told(&call.until(&id(one)?, "Ready").await?, &OF_SANDBOX));
+        let id = id(one)?;
+        // Of one that failed, or is late, the others are told all the same.
+        ready.push(match call.until(&id, "Ready", by).await {
+            Ok(fork) => told(&fork, &OF_SANDBOX),
+            Err(error) => json!({"id": id, "name": one["name"], "error": super::answer::told(&error)}),
+        });
     }
     Ok(Answer::data(json!({"data": ready})))
 }

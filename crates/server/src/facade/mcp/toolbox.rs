@@ -1,5 +1,6 @@
 //! All tools.
 
+use berth_domain::identity::api_key::KeyScope;
 use rmcp::model::Tool as Definition;
 
 use super::tool::Tool;
@@ -20,9 +21,18 @@ impl Tools {
         self.0.iter().find(|tool| tool.definition.name == name)
     }
 
-    /// How clients see them.
-    pub fn definitions(&self) -> Vec<Definition> {
-        self.0.iter().map(|tool| tool.definition.clone()).collect()
+    /// How clients see those that they may have use for.
+    pub fn definitions(&self, may: impl Fn(KeyScope) -> bool) -> Vec<Definition> {
+        self.0.iter().filter(|tool| may(scope(&tool.definition.name))).map(|tool| tool.definition.clone()).collect()
+    }
+}
+
+/// What a key has to be good for, for a tool to be of use: its name begins with what it works on.
+fn scope(name: &str) -> KeyScope {
+    match name.split('_').next() {
+        Some("vm") => KeyScope::Vm,
+        Some("model") => KeyScope::Inference,
+        _ => KeyScope::Sandbox,
     }
 }
 
@@ -32,7 +42,7 @@ mod tests {
 
     #[test]
     fn every_tool_says_what_it_takes_and_does() {
-        let tools = Tools::all().definitions();
+        let tools = Tools::all().definitions(|_| true);
         let mut names: Vec<_> = tools.iter().map(|tool| tool.name.clone()).collect();
         names.sort_unstable();
         names.dedup();
@@ -51,5 +61,13 @@ mod tests {
         // What a client puts into each conversation.
         let all = serde_json::to_string(&tools).unwrap().len();
         assert!(all < 32 * 1024, "the tools take {all} bytes of each context");
+    }
+
+    #[test]
+    fn a_key_sees_the_tools_that_it_is_good_for() {
+        let seen = |own: KeyScope| Tools::all().definitions(|scope| scope == own);
+        assert_eq!(seen(KeyScope::Inference).len(), 1);
+        assert!(seen(KeyScope::Vm).iter().all(|tool| tool.name.starts_with("vm_")));
+        assert!(seen(KeyScope::Sandbox).iter().all(|tool| tool.name.starts_with("sandbox_")));
     }
 }

@@ -83,7 +83,9 @@ async fn show(call: Call, asked: One) -> Result<Answer> {
 }
 
 async fn create(call: Call, asked: Create) -> Result<Answer> {
-    Ok(told(&call.caller.ask(Method::POST, "/vms", Some(&asked.body())).await?))
+    let regions = call.caller.ask_anywhere("/api/v1/regions").await?;
+    let region = regions["data"][0]["id"].as_str().ok_or_else(|| Error::internal("there is no region"))?;
+    Ok(told(&call.caller.ask(Method::POST, "/vms", Some(&asked.body(region))).await?))
 }
 
 async fn start(call: Call, asked: One) -> Result<Answer> {
@@ -96,7 +98,7 @@ async fn stop(call: Call, asked: One) -> Result<Answer> {
 
 async fn delete(call: Call, asked: One) -> Result<Answer> {
     call.caller.ask(Method::DELETE, &path(&asked.vm_id), None).await?;
-    Ok(Answer::text("The VM is on its way out."))
+    Ok(Answer::text("The VM is being deleted."))
 }
 
 async fn console(call: Call, asked: Console) -> Result<Answer> {
