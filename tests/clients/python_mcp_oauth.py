@@ -72,7 +72,9 @@ async def main():
 
             page = Page(await browser.get(address))
             page = await submit(*page.filled(**PERSON))
-            page = await submit(*page.filled(decision="allow"))
+            action, fields = page.filled(decision="allow")
+            assert [value for name, value in fields if name == "scope"] == ["sandbox"], fields
+            page = await submit(action, fields + [("scope", "vm"), ("scope", "inference")])
             assert page.leads_to.startswith(f"{BACK}?"), page.leads_to
             back.append(dict(parse_qsl(urlsplit(page.leads_to).query)))
 

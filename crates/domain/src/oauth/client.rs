@@ -12,6 +12,8 @@ use crate::names::misleads;
 pub const REDIRECTS: usize = 10;
 /// The longest name, in characters; a longer one is cut.
 const NAME: usize = 60;
+/// The longest name of a key, in characters.
+const KEY_NAME: usize = 100;
 /// The name of a client that says none, or one that would mislead.
 const NAMELESS: &str = "MCP client";
 
@@ -39,7 +41,8 @@ impl Client {
             redirect::allowed(uri).map_err(|what| wrong(format!("{what}.")))?;
             redirects.push(uri.to_owned());
         }
-        let name = metadata["client_name"].as_str().map(str::trim).filter(|name| !name.is_empty() && !misleads(name));
+        let name = metadata["client_name"].as_str().map(str::trim);
+        let name = name.filter(|name| !name.is_empty() && !misleads(name) && name.chars().all(is_seen));
         let name = name.unwrap_or(NAMELESS).chars().take(NAME).collect();
         Ok(Self { name, redirects })
     }
@@ -60,8 +63,22 @@ impl Client {
 
     /// Whether people may be sent back to an address.
     pub fn returns_to(&self, address: &str) -> bool {
-        self.redirects.iter().any(|registered| redirect::is_same(registered, address))
+        // What is allowed may become less than it was when the client registered.
+        redirect::allowed(address).is_ok()
+            && self.redirects.iter().any(|registered| redirect::is_same(registered, address))
     }
+
+    /// What its key is called: its name, and who has it.
+    pub fn key_name(&self, address: &str) -> String {
+        let whole = format!("{} ({})", self.name, redirect::short(address));
+        whole.chars().take(KEY_NAME).collect()
+    }
+}
+
+/// Whether a character of a name is seen as what it is: letters, digits and what ASCII has beside them.
+fn is_seen(sign: char) -> bool {
+    let filler = matches!(sign, '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}');
+    (sign.is_alphanumeric() && !filler) || sign == ' ' || sign.is_ascii_graphic()
 }
 
 #[cfg(test)]
@@ -93,7 +110,15 @@ mod tests {
                 .expect("a client")
                 .name
         };
-        for nameless in [json!(""), json!(1), json!("see https://evil.example"), json!("a\u{202e}b"), json!("a\nb")] {
+        for nameless in [
+            json!(""),
+            json!(1),
+            json!("see https://evil.example"),
+            json!("a\u{202e}b"),
+            json!("a\u{200d}b"),
+            json!("a\u{3164}"),
+            json!("a\nb"),
+        ] {
             assert_eq!(named(nameless), NAMELESS);
         }
         assert_eq!(named(json!("x".repeat(NAME + 1))).len(), NAME);

@@ -7,20 +7,21 @@ use url::{Host, Url};
 /// The longest address, in bytes.
 pub const LONGEST: usize = 512;
 
-/// Schemes of browsers, which no program on a person's machine has for its own.
-const OF_BROWSERS: [&str; 12] = [
-    "about",
-    "blob",
-    "data",
-    "file",
-    "filesystem",
-    "ftp",
-    "http",
-    "javascript",
-    "vbscript",
-    "view-source",
-    "ws",
-    "wss",
+/// Schemes of programs that agents run in. Others have a dot, as RFC 8252, 7.1 wants it: what a system opens by a scheme may go
+/// anywhere, as `microsoft-edge:` does.
+const OF_PROGRAMS: [&str; 12] = [
+    "antigravity",
+    "claude",
+    "codex",
+    "cursor",
+    "goose",
+    "raycast",
+    "vscode",
+    "vscode-insiders",
+    "vscodium",
+    "warp",
+    "windsurf",
+    "zed",
 ];
 
 /// Whether people may be sent to an address: over TLS, on their own machine, or to a program that has a scheme of its own there
@@ -36,9 +37,16 @@ pub fn allowed(address: &str) -> Result<(), String> {
     if url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
         return Err(format!("{address} has a fragment, or a name or password in it"));
     }
-    let fine = url.scheme() == "https" || is_loopback(&url) || !OF_BROWSERS.contains(&url.scheme());
-    fine.then_some(())
-        .ok_or_else(|| format!("{address} must begin with https:, http://127.0.0.1, or a program's own scheme"))
+    // What a browser makes of it is what is shown of it.
+    if url.as_str() != address && url.as_str() != format!("{address}/") {
+        return Err(format!("{address} must be written as {url}"));
+    }
+    let own = url.scheme().contains('.') || OF_PROGRAMS.contains(&url.scheme());
+    let is_program = own && address.get(url.scheme().len()..).is_some_and(|rest| rest.starts_with(":/"));
+    let fine = url.scheme() == "https" || is_loopback(&url) || is_program;
+    fine.then_some(()).ok_or_else(|| {
+        format!("{address} must begin with https://, http://127.0.0.1, or a program's own scheme, which has a dot")
+    })
 }
 
 /// Whether an address is the one that a client registered. On a person's own machine the port is whatever is free (RFC 8252, 7.3).
@@ -60,6 +68,25 @@ pub fn shown(address: &str) -> String {
             _ => format!("the program that opens {}: addresses", url.scheme()),
         },
         Err(_) => String::new(),
+    }
+}
+
+/// Whether an address is on the person's own machine, where nobody gains by sending them.
+pub fn is_own_machine(address: &str) -> bool {
+    Url::parse(address).is_ok_and(|url| is_loopback(&url))
+}
+
+/// Whether the service may be asked at an address: over TLS, or on this machine.
+pub fn is_safe(base: &str) -> bool {
+    Url::parse(base).is_ok_and(|url| url.scheme() == "https" || is_loopback(&url))
+}
+
+/// What a key is called by, of who has it: the name of the host, the scheme of the program, or this.
+pub fn short(address: &str) -> String {
+    match Url::parse(address) {
+        Ok(url) if url.scheme() == "https" => url.host_str().unwrap_or_default().to_owned(),
+        Ok(url) if !is_loopback(&url) => url.scheme().to_owned(),
+        _ => "this machine".to_owned(),
     }
 }
 
@@ -93,6 +120,7 @@ mod tests {
     fn people_are_sent_over_tls_to_their_own_machine_or_to_a_program() {
         for fine in [
             "https://agent.example/callback?x=1",
+            "https://agent.example",
             "http://127.0.0.1:8123/callback",
             "http://localhost/callback",
             "http://[::1]:1/",
@@ -106,6 +134,16 @@ mod tests {
             "http://localhost.evil.example/",
             "https://name@agent.example/",
             "https://agent.example/#fragment",
+            "https:/agent.example/../x",
+            "https:agent.example/x",
+            "http:/localhost/../x",
+            "https://agent.example/a\nb",
+            " https://agent.example/",
+            "https://AGENT.example/",
+            "microsoft-edge:https://evil.example/",
+            "microsoft-edge://evil.example/",
+            "mailto:a@b.example",
+            "com.example.agent:callback",
             "javascript:alert(1)",
             "data:text/html,x",
             "/callback",
@@ -144,5 +182,19 @@ mod tests {
         assert_eq!(shown("https://agent.example/callback"), "agent.example");
         assert_eq!(shown("http://127.0.0.1:1/"), "a program on your machine");
         assert_eq!(shown("cursor://a/b"), "the program that opens cursor: addresses");
+        let called = ["https://agent.example/cb", "cursor://a/b", "http://127.0.0.1/"].map(short);
+        assert_eq!(called, ["agent.example", "cursor", "this machine"]);
+    }
+
+    #[test]
+    fn the_service_is_asked_over_tls_or_on_this_machine() {
+        for (base, expected) in [
+            ("https://cloud.example", true),
+            ("http://127.0.0.1:8080", true),
+            ("http://cloud.example", false),
+            ("", false),
+        ] {
+            assert_eq!(is_safe(base), expected, "{base}");
+        }
     }
 }

@@ -21,7 +21,7 @@ pub struct AuthorizationRequest {
     pub challenge: String,
     /// What the client wants back as it is.
     pub state: Option<String>,
-    /// What it wants to use the key for; all there is, where it does not say.
+    /// What it wants to use the key for; sandboxes, where it does not say.
     pub scopes: KeyScopes,
 }
 
@@ -30,8 +30,19 @@ pub struct AuthorizationRequest {
 pub enum Wrong {
     /// The person: who asks is not known, or where the answer may go.
     Person(String),
-    /// The client, at this address.
-    Client(String),
+    /// The client, where the person is sent back to.
+    Client(Back),
+}
+
+/// Where a person is sent back to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Back {
+    /// The whole address.
+    pub address: String,
+    /// Who is there, as a person is told it.
+    pub who: String,
+    /// Whether the person is sent there without being asked: elsewhere than to their own machine, nobody goes who did not agree.
+    pub at_once: bool,
 }
 
 impl AuthorizationRequest {
@@ -42,8 +53,8 @@ impl AuthorizationRequest {
     pub fn parse(query: &str, base: &str, client: impl FnOnce(&str) -> Option<Client>) -> Result<Self, Wrong> {
         let mut said = HashMap::new();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-            if said.insert(name.clone(), value).is_some() {
-                return Err(Wrong::Person(format!("The request names {name} twice.")));
+            if said.insert(name, value).is_some() {
+                return Err(Wrong::Person("The program that sent you here says something twice.".to_owned()));
             }
         }
         let text = |name: &str| said.get(name).map(AsRef::<str>::as_ref).filter(|value| !value.is_empty());
@@ -56,7 +67,7 @@ impl AuthorizationRequest {
         let (redirect, state) = (redirect.to_owned(), text("state").map(str::to_owned));
         let request = Self::asked(&text, base);
         let (challenge, scopes) =
-            request.map_err(|refusal| Wrong::Client(refused(&redirect, state.as_deref(), base, &refusal)))?;
+            request.map_err(|refusal| Wrong::Client(back(&redirect, state.as_deref(), base, Err(&refusal))))?;
         Ok(Self { client, redirect, challenge, state, scopes })
     }
 
@@ -71,35 +82,50 @@ impl AuthorizationRequest {
             let wanted = "code_challenge must be there, with code_challenge_method=S256.";
             return Err(Refusal::new("invalid_request", wanted));
         };
-        let resource = text("resource").map(|resource| resource.trim_end_matches('/'));
-        if resource.is_some_and(|resource| resource != base && resource.strip_prefix(base) != Some("/mcp")) {
-            return Err(Refusal::new("invalid_target", format!("Keys of this service are good for {base}/mcp.")));
-        }
+        is_for(text("resource"), base)?;
         // What clients of other services ask for beside that (offline_access, openid) they get nothing for.
         let asked = text("scope").unwrap_or_default().split(' ').filter_map(|scope| KeyScope::parse(scope).ok());
-        let scopes = KeyScopes::new(asked).or_else(|| KeyScopes::new(KeyScope::ALL.iter().copied()));
+        let scopes = KeyScopes::new(asked).or_else(|| KeyScopes::new([KeyScope::Sandbox]));
         let scopes = scopes.ok_or_else(|| Refusal::new("invalid_scope", "There are no scopes."))?;
         Ok((challenge.to_owned(), scopes))
     }
 
     /// Where the person is sent with a code.
-    pub fn granted(&self, code: &str, base: &str) -> String {
-        let mut pairs = vec![("code", code), ("iss", base)];
-        pairs.extend(self.state.as_deref().map(|state| ("state", state)));
-        redirect::with(&self.redirect, &pairs)
+    pub fn granted(&self, code: &str, base: &str) -> Back {
+        back(&self.redirect, self.state.as_deref(), base, Ok(code))
     }
 
     /// Where the person is sent who does not agree.
-    pub fn denied(&self, base: &str) -> String {
+    pub fn denied(&self, base: &str) -> Back {
         let refusal = Refusal::new("access_denied", "The person did not agree.");
-        refused(&self.redirect, self.state.as_deref(), base, &refusal)
+        back(&self.redirect, self.state.as_deref(), base, Err(&refusal))
     }
 }
 
-fn refused(redirect: &str, state: Option<&str>, base: &str, refusal: &Refusal) -> String {
-    let mut pairs = vec![("error", refusal.error), ("error_description", refusal.description.as_str()), ("iss", base)];
+/// Whether what a client wants to use a key for is this service (RFC 8707).
+///
+/// # Errors
+/// It is another one.
+pub fn is_for(resource: Option<&str>, base: &str) -> Result<(), Refusal> {
+    let resource = resource.map(|resource| resource.trim_end_matches('/'));
+    if resource.is_none_or(|resource| resource == base || resource.strip_prefix(base) == Some("/mcp")) {
+        return Ok(());
+    }
+    Err(Refusal::new("invalid_target", format!("Keys of this service are good for {base}/mcp.")))
+}
+
+fn back(redirect: &str, state: Option<&str>, base: &str, told: Result<&str, &Refusal>) -> Back {
+    let mut pairs = match told {
+        Ok(code) => vec![("code", code)],
+        Err(refusal) => vec![("error", refusal.error), ("error_description", refusal.description.as_str())],
+    };
+    pairs.push(("iss", base));
     pairs.extend(state.map(|state| ("state", state)));
-    redirect::with(redirect, &pairs)
+    Back {
+        address: redirect::with(redirect, &pairs),
+        who: redirect::shown(redirect),
+        at_once: told.is_ok() || redirect::is_own_machine(redirect),
+    }
 }
 
 #[cfg(test)]
@@ -122,13 +148,14 @@ mod tests {
         let request = parsed(GOOD).expect("a request");
         assert_eq!(request.scopes.to_string(), "sandbox");
         assert_eq!(
-            request.granted("x", BASE),
+            request.granted("x", BASE).address,
             "http://127.0.0.1:5000/cb?code=x&iss=https%3A%2F%2Fcloud.example&state=s%26t"
         );
-        assert!(request.denied(BASE).starts_with("http://127.0.0.1:5000/cb?error=access_denied&"));
+        assert!(request.denied(BASE).address.starts_with("http://127.0.0.1:5000/cb?error=access_denied&"));
         for (from, to, scopes) in [
-            ("openid+sandbox", "offline_access", "vm,sandbox,inference"),
-            ("&scope=openid+sandbox", "", "vm,sandbox,inference"),
+            ("openid+sandbox", "offline_access", "sandbox"),
+            ("&scope=openid+sandbox", "", "sandbox"),
+            ("openid+sandbox", "vm+inference", "vm,inference"),
             ("resource=https://cloud.example/mcp", "resource=https://cloud.example/", "sandbox"),
         ] {
             assert_eq!(parsed(&GOOD.replace(from, to)).expect("a request").scopes.to_string(), scopes);
@@ -157,9 +184,24 @@ mod tests {
             ("E9Mel", "E9Me=", "invalid_request"),
             ("resource=https://cloud.example/mcp", "resource=https://cloud.example.evil/mcp", "invalid_target"),
         ] {
-            let Err(Wrong::Client(address)) = parsed(&GOOD.replace(from, to)) else { panic!("{from}") };
+            let Err(Wrong::Client(back)) = parsed(&GOOD.replace(from, to)) else { panic!("{from}") };
+            let address = back.address;
             assert!(address.starts_with(&format!("http://127.0.0.1:5000/cb?error={error}&")), "{address}");
             assert!(address.ends_with("&state=s%26t"), "{address}");
         }
+    }
+
+    #[test]
+    fn nobody_is_sent_elsewhere_who_did_not_agree() {
+        let good = GOOD.replace("http://127.0.0.1:5000/cb", "https://agent.example/cb");
+        let parsed = |query: &str| {
+            AuthorizationRequest::parse(query, BASE, |_| {
+                Some(Client { name: "A".into(), redirects: vec!["https://agent.example/cb".into()] })
+            })
+        };
+        let request = parsed(&good).expect("a request");
+        assert!(request.granted("x", BASE).at_once && !request.denied(BASE).at_once);
+        assert_eq!(request.denied(BASE).who, "agent.example");
+        assert!(matches!(parsed(&good.replace("S256", "plain")), Err(Wrong::Client(Back { at_once: false, .. }))));
     }
 }

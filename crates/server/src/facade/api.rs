@@ -22,9 +22,11 @@ use crate::http::streams::Streams;
 
 /// The largest answer of a service that is read whole, in bytes: a page of a hundred sandboxes with all their metadata.
 const LARGEST: usize = 8 << 20;
-/// Headers by which a caller shows who they are, and where they know the service.
-const CREDENTIALS: [HeaderName; 4] =
-    [header::AUTHORIZATION, HeaderName::from_static("x-api-key"), header::SEC_WEBSOCKET_PROTOCOL, header::HOST];
+/// Headers by which a caller shows who they are.
+const CREDENTIALS: [HeaderName; 3] =
+    [header::AUTHORIZATION, HeaderName::from_static("x-api-key"), header::SEC_WEBSOCKET_PROTOCOL];
+/// Headers that say where they know the service, and by which program they ask.
+const OTHERS: [HeaderName; 2] = [header::HOST, header::USER_AGENT];
 
 /// The routes.
 #[derive(Clone)]
@@ -43,7 +45,7 @@ impl Asker {
     /// The sender of a request.
     pub fn of(parts: &Parts) -> Self {
         let mut headers = HeaderMap::new();
-        for name in CREDENTIALS {
+        for name in CREDENTIALS.into_iter().chain(OTHERS) {
             if let Some(value) = parts.headers.get(&name) {
                 headers.insert(name, value.clone());
             }
@@ -69,7 +71,7 @@ impl Asker {
     /// The same without what shows who they are.
     #[must_use]
     pub fn without_credentials(mut self) -> Self {
-        for name in CREDENTIALS.iter().filter(|name| **name != header::HOST) {
+        for name in CREDENTIALS {
             self.headers.remove(name);
         }
         self

@@ -44,7 +44,7 @@ impl Class {
             "/healthz" | "/readyz" | "/metrics" => Self::Probes,
             _ if below("/v1") => Self::Models,
             _ if below("/sandbox") || below("/e2b/inside") || path == "/files" => Self::Runtime,
-            _ if below("/api/v1/auth") => Self::Auth,
+            _ if below("/api/v1/auth") || below("/oauth") => Self::Auth,
             _ if below("/api/v1/admin") => Self::Admin,
             _ if below("/api") || below("/e2b") || below("/mcp") => Self::Api,
             _ => Self::Other,

@@ -165,7 +165,7 @@ async fn a_person_signs_in_and_agrees_and_the_program_has_a_key() {
     let listed = person.get("/api_keys").await.body;
     assert_eq!(
         (&listed["data"][0]["name"], &listed["data"][0]["scopes"]),
-        (&json!("Agent"), &json!(["sandbox", "inference"]))
+        (&json!("Agent (this machine)"), &json!(["sandbox", "inference"]))
     );
     assert!(listed["data"][0]["expires_at"].is_string(), "{listed}");
     let sessions = person.get("/api/v1/users/me/sessions").await.body;
@@ -175,7 +175,7 @@ async fn a_person_signs_in_and_agrees_and_the_program_has_a_key() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_code_is_good_once_for_whom_it_was_made() {
     let platform = Platform::start().await;
-    platform.sign_up(EMAIL).await;
+    let home = platform.sign_up(EMAIL).await.project;
     let program = Program::registered(&platform).await;
     let code = || async { value(&led_back(&program.back("allow", &["vm"]).await), "code").to_owned() };
     let (used, late) = (code().await, code().await);
@@ -186,13 +186,24 @@ async fn a_code_is_good_once_for_whom_it_was_made() {
     }
     platform.advance(61);
     assert_eq!(program.fetched(&late, VERIFIER, BACK).await.status, 400);
+    let person = Caller::login(platform.admin.base(), EMAIL, PASSWORD).await;
+    let person = person.in_project(&home);
+    let active = async || {
+        let listed = person.get("/api_keys").await.body;
+        listed["data"].as_array().expect("a list").iter().filter(|key| key["status"] == "active").count()
+    };
+    assert_eq!(active().await, 1, "of two codes one was fetched");
     for (verifier, back) in [("wrong", BACK), (VERIFIER, "http://127.0.0.1:4712/callback")] {
         let code = code().await;
         let refused = program.fetched(&code, verifier, back).await;
         assert_eq!((refused.status, &refused.body["error"]), (400, &json!("invalid_grant")), "{refused:?}");
-        // Who tried it has used it up.
+        // Who tried it has used it up, and its key is gone.
         assert_eq!(program.fetched(&code, VERIFIER, BACK).await.status, 400);
+        assert_eq!(active().await, 1);
     }
+    let twice =
+        program.posted("/oauth/token", [("grant_type", "authorization_code"), ("grant_type", "password")]).await;
+    assert_eq!((twice.status, &twice.body["error"]), (400, &json!("invalid_request")), "{twice:?}");
     let refused = program.posted("/oauth/token", [("grant_type", "password")]).await;
     assert_eq!((refused.status, &refused.body["error"]), (400, &json!("unsupported_grant_type")));
 }
@@ -236,12 +247,9 @@ async fn nobody_is_sent_where_a_program_did_not_say() {
         let form = vec![("request".to_owned(), query), ("email".to_owned(), EMAIL.to_owned())];
         assert_eq!(program.sent(&form).await.status, 400);
     }
-    let plain = format!("{}/oauth/authorize?{}", program.nobody.base(), program.query().replace("S256", "plain"));
-    let stays = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).build().expect("a client");
-    let sent_back = stays.get(plain).send().await.expect("an answer");
-    assert_eq!(sent_back.status(), 303);
-    let place = sent_back.headers()["location"].to_str().expect("a text");
-    assert!(place.starts_with(&format!("{BACK}?error=invalid_request&")), "{place}");
+    // To the person's own machine an error goes at once, elsewhere nobody goes who did not agree.
+    let plain = program.page(&program.query().replace("S256", "plain")).await;
+    assert_eq!(value(&led_back(&plain), "error"), "invalid_request");
     for wrong in [
         json!({}),
         json!({"redirect_uris": ["http://evil.example/"]}),
@@ -252,6 +260,8 @@ async fn nobody_is_sent_where_a_program_did_not_say() {
     }
     let large = "x".repeat(17 << 10);
     let refused = program.nobody.send(program.nobody.request(Method::POST, "/oauth/register").body(large)).await;
+    assert_eq!(refused.status, 413, "{refused:?}");
+    let refused = program.nobody.send(program.nobody.request(Method::POST, "/oauth/register").body("no JSON")).await;
     assert_eq!((refused.status, &refused.body["error"]), (400, &json!("invalid_client_metadata")), "{refused:?}");
 }
 

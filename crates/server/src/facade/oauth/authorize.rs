@@ -4,14 +4,13 @@
 //! somebody has signed in their access token, sealed. So nobody can agree in another's name, and no page of a stranger knows
 //! what to send.
 
-use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequestParts, RawQuery, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use berth_domain::identity::api_key::{KeyScope, KeyScopes};
 use berth_domain::ids::{OrgId, ProjectId};
-use berth_domain::oauth::KEY;
 use berth_domain::oauth::request::{AuthorizationRequest, Wrong};
+use berth_domain::oauth::{KEY, redirect};
 use berth_domain::{Code, Error, Result};
 use serde_json::{Value, json};
 
@@ -20,6 +19,7 @@ use super::page::{self, Choice};
 use super::state::OAuth;
 use crate::facade::api::Asker;
 use crate::http::base_url::BaseUrl;
+use crate::http::body::read_of;
 use crate::http::envelope::ApiError;
 
 /// The largest form, in bytes.
@@ -34,8 +34,7 @@ pub(super) async fn ask(State(oauth): State<OAuth>, BaseUrl(base): BaseUrl, RawQ
     let query = query.unwrap_or_default();
     match oauth.asked(&query, &base) {
         Ok(asked) => page::sign_in(&asked, &query, None),
-        // No form is between the client and the person yet.
-        Err(Wrong::Client(address)) => axum::response::Redirect::to(&address).into_response(),
+        Err(Wrong::Client(back)) => page::back(&back),
         Err(Wrong::Person(message)) => page::refused(StatusCode::BAD_REQUEST, &message),
     }
 }
@@ -47,13 +46,14 @@ pub(super) async fn answer(State(oauth): State<OAuth>, request: Request) -> Resp
         Ok(BaseUrl(base)) => base,
         Err(refused) => return refused.into_response(),
     };
-    let Ok(form) = Form::read(body).await else {
-        return page::refused(StatusCode::PAYLOAD_TOO_LARGE, "The form is too large.");
+    let form = match read_of(&parts, body, LARGEST).await {
+        Ok(bytes) => Form(form_urlencoded::parse(&bytes).into_owned().collect()),
+        Err(error) => return ApiError(error).into_response(),
     };
     let query = form.field("request");
     let asked = match oauth.asked(query, &base) {
         Ok(asked) => asked,
-        Err(Wrong::Client(address)) => return page::back(&address),
+        Err(Wrong::Client(back)) => return page::back(&back),
         Err(Wrong::Person(message)) => return page::refused(StatusCode::BAD_REQUEST, &message),
     };
     let consent =
@@ -68,11 +68,6 @@ pub(super) async fn answer(State(oauth): State<OAuth>, request: Request) -> Resp
 struct Form(Vec<(String, String)>);
 
 impl Form {
-    async fn read(body: Body) -> Result<Self, axum::Error> {
-        let bytes = to_bytes(body, LARGEST).await?;
-        Ok(Self(form_urlencoded::parse(&bytes).into_owned().collect()))
-    }
-
     fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(named, _)| named == name).map(|(_, value)| value.as_str())
     }
@@ -84,6 +79,9 @@ impl Form {
 
 impl OAuth {
     fn asked(&self, query: &str, base: &str) -> Result<AuthorizationRequest, Wrong> {
+        if !redirect::is_safe(base) {
+            return Err(Wrong::Person("This service is not reached over TLS: nobody signs in here.".to_owned()));
+        }
         AuthorizationRequest::parse(query, base, |id| self.client(id))
     }
 }
@@ -113,7 +111,7 @@ impl Consent {
 
     /// The page on which the person agrees, which may say what was wrong before.
     async fn offer(&self, token: &str, wrong: Option<&Error>) -> Response {
-        let sealed = self.oauth.sealer.seal(SESSION, token.as_bytes());
+        let sealed = self.oauth.sealer.seal(&self.session(), token.as_bytes());
         match (sealed, self.choices(token).await) {
             (Ok(session), Ok(choices)) => page::consent(&self.asked, &self.query, &session, &choices, wrong),
             (_, Err(error)) if error.code == Code::Unauthorized => {
@@ -121,6 +119,11 @@ impl Consent {
             }
             (Err(error), _) | (_, Err(error)) => ApiError(error).into_response(),
         }
+    }
+
+    /// What an access token is sealed for: this request alone.
+    fn session(&self) -> String {
+        format!("{SESSION}:{}", self.query)
     }
 
     /// The projects that the person may choose from.
@@ -143,25 +146,25 @@ impl Consent {
     }
 
     async fn decide(&self, session: &str, form: &Form) -> Response {
-        let opened = self.oauth.sealer.open_sealed(SESSION, session).ok();
+        let opened = self.oauth.sealer.open_sealed(&self.session(), session).ok();
         let Some(token) = opened.and_then(|bytes| String::from_utf8(bytes).ok()) else {
             return page::sign_in(&self.asked, &self.query, None);
         };
+        let Ok(person) = self.asker.clone().with_bearer(&token) else {
+            return page::sign_in(&self.asked, &self.query, None);
+        };
         if form.field("decision") != "allow" {
-            self.sign_out(&token).await;
+            self.oauth.codes.sign_out(&person).await;
             return page::back(&self.asked.denied(&self.base));
         }
-        match self.agree(&token, form).await {
-            Ok(address) => {
-                self.sign_out(&token).await;
-                page::back(&address)
-            }
+        match self.agree(person, form).await {
+            Ok(code) => page::back(&self.asked.granted(&code, &self.base)),
             Err(error) => self.offer(&token, Some(&error)).await,
         }
     }
 
-    /// Makes the key, and tells where the person is sent with its code.
-    async fn agree(&self, token: &str, form: &Form) -> Result<String> {
+    /// Makes the key, and the code by which it is fetched.
+    async fn agree(&self, person: Asker, form: &Form) -> Result<String> {
         let scopes = KeyScopes::new(form.all("scope").filter_map(|scope| KeyScope::parse(scope).ok()));
         let scopes = scopes.ok_or_else(|| Error::new(Code::InvalidRequest, "Choose at least one thing it may use."))?;
         let project = form
@@ -169,25 +172,22 @@ impl Consent {
             .split_once('/')
             .and_then(|(org, project)| Some((org.parse::<OrgId>().ok()?, project.parse::<ProjectId>().ok()?)));
         let (org, project) = project.ok_or_else(|| Error::new(Code::InvalidRequest, "Choose a project."))?;
-        let words: Vec<_> = scopes.iter().map(KeyScope::as_str).collect();
-        let expires_at = self.oauth.clock.now().plus_seconds(KEY).to_string();
-        let body = json!({"name": self.asked.client.name, "scopes": words, "expires_at": expires_at});
-        let path = format!("/api/v1/orgs/{org}/projects/{project}/api_keys");
-        let asker = self.asker.clone().with_bearer(token)?;
-        let made = self.oauth.api.json(&asker, Method::POST, &path, Some(&body)).await?;
-        let key = made["key"].as_str().ok_or_else(|| Error::internal("a key without its secret"))?.to_owned();
-        let granted = Granted { key, scope: words.join(" "), seconds: KEY };
+        let (api, words) = (&self.oauth.api, scopes.iter().map(KeyScope::as_str).collect::<Vec<_>>());
+        let limits = api.json(&person, Method::GET, &format!("/api/v1/orgs/{org}"), None).await?;
+        let seconds = limits["max_key_seconds"].as_i64().map_or(KEY, |most| most.min(KEY));
+        let expires_at = self.oauth.clock.now().plus_seconds(seconds).to_string();
+        let name = self.asked.client.key_name(&self.asked.redirect);
+        let body = json!({"name": name, "scopes": words, "expires_at": expires_at});
+        let keys = format!("/api/v1/orgs/{org}/projects/{project}/api_keys");
+        let made = api.json(&person, Method::POST, &keys, Some(&body)).await?;
+        let (Some(id), Some(key)) = (made["id"].as_str(), made["key"].as_str()) else {
+            return Err(Error::internal("a key without its secret"));
+        };
+        let (key, path) = (key.to_owned(), format!("{keys}/{id}"));
+        let granted = Granted { key, path, scope: words.join(" "), seconds, person };
         let client = form_urlencoded::parse(self.query.as_bytes()).find(|(name, _)| name == "client_id");
         let client = client.map(|(_, id)| id.into_owned()).unwrap_or_default();
         let holder = Holder { client, redirect: self.asked.redirect.clone() };
-        let code = self.oauth.codes.make(granted, holder, self.asked.challenge.clone())?;
-        Ok(self.asked.granted(&code, &self.base))
-    }
-
-    /// Ends the session, which was for this alone.
-    async fn sign_out(&self, token: &str) {
-        let Ok(asker) = self.asker.clone().with_bearer(token) else { return };
-        // It ends by itself, too.
-        let _ = self.oauth.api.json(&asker, Method::POST, "/api/v1/auth/logout", None).await;
+        Ok(self.oauth.codes.make(granted, holder, self.asked.challenge.clone()))
     }
 }

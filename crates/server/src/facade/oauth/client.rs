@@ -1,8 +1,7 @@
 //! Clients register, and are known again by their ids.
 
 use axum::Json;
-use axum::body::{Body, to_bytes};
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -13,6 +12,7 @@ use berth_domain::{Error, Result};
 use serde_json::json;
 
 use super::state::OAuth;
+use crate::http::body::read;
 use crate::http::envelope::{ApiError, keep_shape};
 
 /// The largest registration, in bytes.
@@ -21,9 +21,13 @@ const LARGEST: usize = 16 << 10;
 const PURPOSE: &str = "oauth client";
 
 /// Registers a client.
-pub(super) async fn register(State(oauth): State<OAuth>, body: Body) -> Response {
-    let Ok(Ok(metadata)) = to_bytes(body, LARGEST).await.map(|bytes| serde_json::from_slice(&bytes)) else {
-        return refuse(&Refusal::new("invalid_client_metadata", "The body must be JSON of at most 16 KiB."));
+pub(super) async fn register(State(oauth): State<OAuth>, request: Request) -> Response {
+    let bytes = match read(request, LARGEST).await {
+        Ok(bytes) => bytes,
+        Err(error) => return ApiError(error).into_response(),
+    };
+    let Ok(metadata) = serde_json::from_slice(&bytes) else {
+        return refuse(&Refusal::new("invalid_client_metadata", "The body must be JSON."));
     };
     let client = match Client::parse(&metadata) {
         Ok(client) => client,

@@ -1,35 +1,40 @@
-//! Codes: what a person agreed to, on its way to the client.
+//! Codes: what a person agreed to, until the client fetches it.
+//!
+//! They are kept in memory for a minute, with the person's sign-in. A client that does not fetch its key, or shows something
+//! wrong, leaves none: the key is revoked in the person's name, and then the sign-in ends.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use axum::http::Method;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use berth_domain::Timestamp;
 use berth_domain::oauth::{CODE, Refusal};
-use berth_domain::{Error, Result, Timestamp};
 use berth_host::clock::Clock;
-use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::seal::Sealer;
-
-/// What codes are sealed for.
-const CONTEXT: &str = "oauth code";
+use crate::facade::api::{Api, Asker};
 
 /// What a client gets for a code.
-#[derive(Deserialize, Serialize)]
 pub(super) struct Granted {
     /// The key.
     pub key: String,
+    /// Its path in the API.
+    pub path: String,
     /// What it is good for, in the protocol's form.
     pub scope: String,
     /// The seconds for which it is.
     pub seconds: i64,
+    /// Who agreed, for as long as they are signed in.
+    pub person: Asker,
 }
 
 /// Who gets it.
-#[derive(Deserialize, PartialEq, Eq, Serialize)]
+#[derive(PartialEq, Eq)]
 pub(super) struct Holder {
     /// The id of the client.
     pub client: String,
@@ -37,64 +42,79 @@ pub(super) struct Holder {
     pub redirect: String,
 }
 
-#[derive(Deserialize, Serialize)]
-struct Code {
-    id: Uuid,
-    until: i64,
+struct Pending {
+    until: Timestamp,
     granted: Granted,
     holder: Holder,
     challenge: String,
 }
 
-/// Makes codes, and takes each once.
+/// The codes that were not used yet.
 pub(super) struct Codes {
-    sealer: Sealer,
+    api: Api,
     clock: Clock,
-    /// Those that were used, and until when they would have been good.
-    used: Mutex<HashMap<Uuid, Timestamp>>,
+    pending: Mutex<HashMap<String, Pending>>,
 }
 
 impl Codes {
-    /// Under this seal.
-    pub(super) fn new(sealer: Sealer, clock: Clock) -> Self {
-        Self { sealer, clock, used: Mutex::default() }
+    /// None.
+    pub(super) fn new(api: Api, clock: Clock) -> Arc<Self> {
+        Arc::new(Self { api, clock, pending: Mutex::default() })
+    }
+
+    fn take(&self, code: &str) -> Option<Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(code)
     }
 
     /// A code for this, which its holder alone can use who knows what the challenge is the SHA-256 of.
-    pub(super) fn make(&self, granted: Granted, holder: Holder, challenge: String) -> Result<String> {
-        let until = self.clock.now().plus_seconds(CODE).0;
-        let code = Code { id: Uuid::new_v4(), until, granted, holder, challenge };
-        self.sealer.seal(CONTEXT, &serde_json::to_vec(&code).map_err(Error::internal)?)
+    pub(super) fn make(self: &Arc<Self>, granted: Granted, holder: Holder, challenge: String) -> String {
+        let code = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let until = self.clock.now().plus_seconds(CODE);
+        let pending = Pending { until, granted, holder, challenge };
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(code.clone(), pending);
+        let (codes, late) = (self.clone(), code.clone());
+        tokio::spawn(async move {
+            sleep(Duration::from_secs(CODE.unsigned_abs() + 1)).await;
+            if let Some(pending) = codes.take(&late) {
+                codes.take_back(pending.granted).await;
+            }
+        });
+        code
     }
 
     /// What a code is good for. Whoever tries it with something wrong has used it up.
     ///
     /// # Errors
     /// It is none, over, used, or somebody else's.
-    pub(super) fn redeem(&self, text: &str, holder: &Holder, verifier: &str) -> Result<Granted, Refusal> {
-        let wrong = |what: &str| Refusal::new("invalid_grant", what);
-        let opened = self.sealer.open_sealed(CONTEXT, text).ok();
-        let code = opened.and_then(|text| serde_json::from_slice::<Code>(&text).ok());
-        let code = code.ok_or_else(|| wrong("The code is none of this service."))?;
-        let (now, until) = (self.clock.now(), Timestamp(code.until));
-        if until < now || !self.use_up(code.id, until, now) {
-            return Err(wrong("The code is over or was used. Ask the person again."));
-        }
+    pub(super) async fn redeem(&self, code: &str, holder: &Holder, verifier: &str) -> Result<Granted, Refusal> {
+        let over = "The code is none of this service, or is over, or was used. Ask the person again.";
+        let pending = self.take(code).ok_or_else(|| Refusal::new("invalid_grant", over))?;
         let shown = URL_SAFE_NO_PAD.encode(digest(&SHA256, verifier.as_bytes()));
-        if shown != code.challenge {
-            return Err(wrong("code_verifier does not fit the code_challenge."));
-        }
-        if code.holder != *holder {
-            return Err(wrong("The code was given to another client_id or for another redirect_uri."));
-        }
-        Ok(code.granted)
+        let wrong = if pending.until < self.clock.now() {
+            over
+        } else if shown != pending.challenge {
+            "code_verifier does not fit the code_challenge."
+        } else if pending.holder != *holder {
+            "The code was given to another client_id or for another redirect_uri."
+        } else {
+            self.sign_out(&pending.granted.person).await;
+            return Ok(pending.granted);
+        };
+        self.take_back(pending.granted).await;
+        Err(Refusal::new("invalid_grant", wrong))
     }
 
-    /// Whether a code was not used before; it is now.
-    fn use_up(&self, id: Uuid, until: Timestamp, now: Timestamp) -> bool {
-        // Nothing in there is left half changed.
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        used.retain(|_, until| *until >= now);
-        used.insert(id, until).is_none()
+    /// Revokes a key that nobody fetched.
+    async fn take_back(&self, granted: Granted) {
+        if let Err(error) = self.api.json(&granted.person, Method::DELETE, &granted.path, None).await {
+            tracing::warn!(path = granted.path, %error, "a key that its program did not fetch could not be revoked");
+        }
+        self.sign_out(&granted.person).await;
+    }
+
+    /// Ends a sign-in, which was for this alone.
+    pub(super) async fn sign_out(&self, person: &Asker) {
+        // It ends by itself, too.
+        let _ = self.api.json(person, Method::POST, "/api/v1/auth/logout", None).await;
     }
 }

@@ -1,14 +1,16 @@
 //! What a client reads first: where keys come from (RFC 9728), and how (RFC 8414).
 
 use axum::Json;
+use axum::http::header;
+use axum::response::IntoResponse;
 use berth_domain::identity::api_key::KeyScope;
 use serde_json::{Value, json};
 
 use crate::http::base_url::BaseUrl;
 
 /// What the tools for agents are.
-pub(super) async fn resource(BaseUrl(base): BaseUrl) -> Json<Value> {
-    Json(json!({
+pub(super) async fn resource(BaseUrl(base): BaseUrl) -> impl IntoResponse {
+    fresh(json!({
         "resource": format!("{base}/mcp"),
         "resource_name": "Berth",
         "authorization_servers": [base],
@@ -18,8 +20,8 @@ pub(super) async fn resource(BaseUrl(base): BaseUrl) -> Json<Value> {
 }
 
 /// Who gives out keys for them.
-pub(super) async fn server(BaseUrl(base): BaseUrl) -> Json<Value> {
-    Json(json!({
+pub(super) async fn server(BaseUrl(base): BaseUrl) -> impl IntoResponse {
+    fresh(json!({
         "issuer": base,
         "authorization_endpoint": format!("{base}/oauth/authorize"),
         "token_endpoint": format!("{base}/oauth/token"),
@@ -32,6 +34,11 @@ pub(super) async fn server(BaseUrl(base): BaseUrl) -> Json<Value> {
         "code_challenge_methods_supported": ["S256"],
         "authorization_response_iss_parameter_supported": true,
     }))
+}
+
+/// Names its caller's own way to the service, so that nobody keeps it for others.
+fn fresh(told: Value) -> impl IntoResponse {
+    ([(header::CACHE_CONTROL, "no-store")], Json(told))
 }
 
 fn scopes() -> Vec<&'static str> {

@@ -5,7 +5,7 @@ use axum::response::{IntoResponse, Response};
 use berth_domain::Error;
 use berth_domain::identity::api_key::KeyScope;
 use berth_domain::oauth::redirect::shown;
-use berth_domain::oauth::request::AuthorizationRequest;
+use berth_domain::oauth::request::{AuthorizationRequest, Back};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::http::envelope::keep_shape;
@@ -38,7 +38,8 @@ pub(super) fn sign_in(asked: &AuthorizationRequest, query: &str, wrong: Option<&
     let status = wrong.map_or(StatusCode::OK, status_of);
     let body = html! {
         h1 { "Sign in" }
-        p { b { (asked.client.name) } " wants to work in one of your projects. Sign in to look at what it asks for." }
+        p { b { (asked.client.name) } ", " (shown(&asked.redirect)) ", wants to work in one of your projects. Sign in to look at "
+            "what it asks for, if you have just started it." }
         (alert(wrong))
         form method="post" action="/oauth/authorize" {
             input type="hidden" name="request" value=(query);
@@ -75,7 +76,8 @@ pub(super) fn consent(
             input type="hidden" name="request" value=(query);
             input type="hidden" name="session" value=(session);
             label for="project" { "Project" }
-            select id="project" name="project" {
+            select id="project" name="project" required {
+                @if choices.len() > 1 { option value="" { "Choose one" } }
                 @for choice in choices { option value=(choice.value) { (choice.name) } }
             }
             fieldset {
@@ -95,12 +97,20 @@ pub(super) fn consent(
 }
 
 /// The page that leads back to the client: a form may lead to no other site by itself, and a program's own scheme wants a
-/// person's click in some browsers.
-pub(super) fn back(address: &str) -> Response {
-    let head = html! { meta http-equiv="refresh" content=(format!("0;url={address}")); };
+/// person's click in some browsers. Elsewhere than to their own machine nobody is led who did not agree.
+pub(super) fn back(back: &Back) -> Response {
+    let address = &back.address;
+    let head = html! {
+        @if back.at_once { meta http-equiv="refresh" content=(format!("0;url={address}")); }
+    };
     let body = html! {
-        h1 { "Done" }
-        p { "You can close this page once the program goes on. " a href=(address) { "Back to it" } " if it does not." }
+        @if back.at_once {
+            h1 { "Done" }
+            p { "You can close this page once the program goes on. " a href=(address) { "Back to it" } " if it does not." }
+        } @else {
+            h1 { "Nothing was allowed" }
+            p { "Close this page, or " a href=(address) { "tell " (back.who) } "." }
+        }
     };
     page(StatusCode::OK, "Done", &head, &body)
 }

@@ -25,7 +25,8 @@ pub struct OAuth {
 impl OAuth {
     /// The facade over the API's routes.
     pub fn new(api: Router, sealer: Sealer, clock: Clock) -> Self {
-        let codes = Arc::new(Codes::new(sealer.clone(), clock.clone()));
-        Self { api: Api::new(api), sealer, clock, codes }
+        let api = Api::new(api);
+        let codes = Codes::new(api.clone(), clock.clone());
+        Self { api, sealer, clock, codes }
     }
 }
