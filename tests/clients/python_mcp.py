@@ -49,10 +49,16 @@ async def runs(client, sandbox):
     await data(client, "sandbox_write_file", sandbox_id=sandbox, path="project/own.py", content="WORD = 'found'\n")
     code = {"sandbox_id": sandbox, "code": "import own\nprint(own.WORD)", "cwd": "/home/user/project"}
     assert texts(await client.call_tool("sandbox_run_code", code))[0] == "found\n", code
-    code = {"sandbox_id": sandbox, "code": "ls -A", "language": "bash", "cwd": "/home/user/project", "user": "root"}
-    assert ".code-" in texts(await client.call_tool("sandbox_run_code", code))[0], code
-    output, _ = await command(client, sandbox, "ls -A project")
-    assert ".code-" not in output and "own.py" in output, output
+    code = {"sandbox_id": sandbox, "code": "ls -A; cat; exit 4", "language": "bash", "cwd": "/home/user/project"}
+    output, end = texts(await client.call_tool("sandbox_run_code", code))
+    assert sorted(output.split()) == ["__pycache__", "own.py"] and json.loads(end)["exit_code"] == 4, (output, end)
+    code = {"sandbox_id": sandbox, "code": "def f():\n    return 1 / 0\n\nf()"}
+    output, end = texts(await client.call_tool("sandbox_run_code", code))
+    assert "    return 1 / 0" in output and json.loads(end)["exit_code"] == 1, output
+    # Nobody waits, and yet it can be followed.
+    output, end = await command(client, sandbox, "sleep 0.5; echo later", wait_seconds=0)
+    asked = {"sandbox_id": sandbox, "pid": end["pid"], "wait_seconds": 30}
+    assert texts(await client.call_tool("sandbox_read_output", asked))[0] == "later\n", end
 
 
 async def is_told_in_parts(client, sandbox):
@@ -133,6 +139,18 @@ async def keeps_files(client, sandbox):
     output, _ = await command(client, sandbox, f"cat '{path}'; stat -c %a '{path}'")
     assert output == "blau\n600\n", output
     await data(client, "sandbox_edit_file", **one, old_text="blau", new_text="grün")
+    await command(client, sandbox, f"ln -s '{path}' link && chmod 600 '{path}'")
+    linked = {"sandbox_id": sandbox, "path": "link", "old_text": "grün", "new_text": "grün"}
+    await data(client, "sandbox_edit_file", **linked)
+    output, _ = await command(client, sandbox, f"cat '{path}'; stat -Lc %a link")
+    assert output == "grün\n600\n", output
+    each = [{**one, "old_text": "grün", "new_text": f"grün {number}"} for number in range(4)]
+    await asyncio.gather(*(data(client, "sandbox_edit_file", **edit) for edit in each))
+    (text, _) = texts(await client.call_tool("sandbox_read_file", one))
+    assert sorted(text.split()) == ["0", "1", "2", "3", "grün"], text
+    await data(client, "sandbox_write_file", **one, content="grün\n")
+    info = {"sandbox_id": sandbox, "path": "/proc/version"}
+    assert texts(await client.call_tool("sandbox_read_file", info))[0].startswith("Linux"), info
     twice = await client.call_tool("sandbox_edit_file", {**one, "old_text": "red", "new_text": ""})
     assert twice.is_error and "does not stand" in twice.content[0].text, twice
     root = {"sandbox_id": sandbox, "path": "/etc/shadow", "user": "root"}

@@ -11,7 +11,7 @@ use berth_client::Mcp;
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -45,19 +45,48 @@ pub async fn run(context: &Context) -> Result<()> {
             }
         }
     });
-    let mut asked_to_end = signal(SignalKind::terminate())?;
+    let mut signals = Signals::new()?;
     let ended = tokio::select! {
         served = carried.serve() => served,
         // Nobody hears any more, or is to: what runs is given up.
         _ = &mut writer => Ok(()),
-        _ = asked_to_end.recv() => Ok(()),
+        () = signals.asked_to_end() => Ok(()),
     };
     carried.give_all_up().await;
     drop(carried);
     if !writer.is_finished() {
-        writer.await?;
+        // Who does not read what is left does not keep this from ending.
+        let _ = timeout(GIVING_UP, writer).await;
     }
     ended
+}
+
+/// How a client ends a program.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+    /// A client that is gone shows in what is written, and does not end this before what runs is given up.
+    _pipe: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+            _pipe: signal(SignalKind::pipe())?,
+        })
+    }
+
+    async fn asked_to_end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.hang_up.recv() => {}
+        }
+    }
 }
 
 /// The next line with anything on it; none at the end.

@@ -22,10 +22,13 @@ pub const LONGEST_LOOK: u64 = 60;
 /// Most bytes of output that one answer tells: some six thousand tokens.
 pub const OUTPUT: usize = 24 * 1024;
 
-/// Has a shell's standard input written to a file and runs that, so that the code may be long and read nothing of itself. The file
-/// lies where the code runs, as modules beside it are looked for from there.
-const KEPT: &str = "f=$(mktemp \"$PWD/.code-XXXXXX\" 2>/dev/null || mktemp) && trap 'rm -f \"$f\"' EXIT && cat >\"$f\" && \
-                    \"$@\" \"$f\" </dev/null";
+/// Run what comes on their standard input, so that it may be long and lies in no file; it reads nothing of itself, and modules are
+/// found where it runs. Python keeps the lines for its tracebacks.
+const PYTHON: &str = "import sys, linecache, traceback; code = sys.stdin.read(); \
+                      sys.excepthook = lambda kind, error, trace: traceback.print_exception(kind, error, trace.tb_next); \
+                      linecache.cache['<code>'] = (len(code), None, code.splitlines(True), '<code>'); \
+                      exec(compile(code, '<code>', 'exec'))";
+const BASH: &str = "code=$(cat; echo .); exec </dev/null; eval \"${code%.}\"";
 
 /// A command to run.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -154,13 +157,13 @@ impl RunCode {
     /// # Errors
     /// What is out of range.
     pub fn asked(self) -> Result<Asked, String> {
-        let program = match self.language {
-            Language::Python => "python3",
-            Language::Javascript => "node",
-            Language::Bash => "bash",
+        let program: &[&str] = match self.language {
+            Language::Python => &["python3", "-c", PYTHON],
+            Language::Javascript => &["node", "-"],
+            Language::Bash => &["bash", "-c", BASH],
         };
         let request = CommandRequest {
-            argv: Some(["bash", "-c", KEPT, "code", program].map(str::to_owned).to_vec()),
+            argv: Some(program.iter().copied().map(str::to_owned).collect()),
             cwd: self.cwd,
             env: environment(self.env),
             user: self.user,
@@ -292,7 +295,7 @@ mod tests {
         for (language, program) in [("python", "python3"), ("javascript", "node"), ("bash", "bash")] {
             let asked = json!({"sandbox_id": "s", "code": "1", "language": language});
             let asked = serde_json::from_value::<RunCode>(asked).unwrap().asked().unwrap();
-            assert_eq!(asked.request.argv.unwrap().last().unwrap(), program);
+            assert_eq!(asked.request.argv.unwrap()[0], program);
             assert_eq!(asked.request.stdin.as_deref(), Some("1"));
         }
         assert!(

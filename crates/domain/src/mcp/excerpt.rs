@@ -80,9 +80,9 @@ impl Excerpt {
         self.ends == 0 && self.passed >= self.begins as u64
     }
 
-    /// Whether nothing came yet.
-    pub const fn is_empty(&self) -> bool {
-        self.passed == 0
+    /// Whether there is nothing to tell yet, while more may come.
+    pub fn is_empty(&self) -> bool {
+        self.shown(true).next <= self.from
     }
 
     /// Where what follows begins.
@@ -159,8 +159,10 @@ mod tests {
         excerpt.push(&"ä".as_bytes()[..1]);
         assert_eq!(excerpt.shown(true), Shown { text: String::new(), left_out: None, next: 0 });
         assert_eq!(excerpt.shown(false).text, "\u{fffd}");
+        assert!(excerpt.is_empty());
         excerpt.push(&"ä".as_bytes()[1..]);
         assert_eq!(excerpt.shown(true), Shown { text: "ä".into(), left_out: None, next: 2 });
+        assert!(!excerpt.is_empty());
     }
 
     #[test]

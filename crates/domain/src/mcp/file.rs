@@ -102,7 +102,14 @@ impl Edit {
             (count @ 2.., false) => {
                 Err(format!("old_text stands in the file {count} times. Give more lines around it, or replace_all"))
             }
-            (count, _) => Ok((text.replace(&self.old_text, &self.new_text), count)),
+            (count, _) => {
+                let longer = count.saturating_mul(self.new_text.len());
+                let length = (text.len() - count * self.old_text.len()).saturating_add(longer);
+                if length as u64 > EDITED {
+                    return Err(format!("The file would have more than {EDITED} bytes"));
+                }
+                Ok((text.replace(&self.old_text, &self.new_text), count))
+            }
         }
     }
 }
@@ -220,6 +227,9 @@ mod tests {
     fn what_stands_there_once_is_replaced() {
         assert_eq!(edit("b", "x", false).applied("abc"), Ok(("axc".into(), 1)));
         assert_eq!(edit("b", "", true).applied("abcb"), Ok(("ac".into(), 2)));
+        let most = usize::try_from(EDITED).unwrap();
+        assert!(edit("b", &"x".repeat(most / 2 - 1), true).applied("abcb").is_ok());
+        assert!(edit("b", &"x".repeat(most / 2), true).applied("abcb").unwrap_err().contains("more than"));
         for (old, told) in [("", "empty"), ("z", "does not stand"), ("b", "2 times")] {
             assert!(edit(old, "x", false).applied("abcb").unwrap_err().contains(told), "{old}");
         }

@@ -4,6 +4,7 @@
 //! neither knows a field that the other does not. Limits that the API has are not repeated here, because the API names them
 //! when it refuses.
 
+pub mod cell;
 pub mod command;
 pub mod excerpt;
 pub mod file;

@@ -16,6 +16,11 @@ impl Answer {
         Self { blocks: vec![ContentBlock::text(text)], data: None }
     }
 
+    /// Blocks.
+    pub const fn blocks(blocks: Vec<ContentBlock>) -> Self {
+        Self { blocks, data: None }
+    }
+
     /// An object.
     pub fn data(data: Value) -> Self {
         Self { blocks: vec![ContentBlock::text(data.to_string())], data: Some(data) }

@@ -1,6 +1,6 @@
 //! Who calls, and in which project.
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Uri, header};
@@ -15,10 +15,12 @@ use crate::facade::api::{Api, Asker, escaped, question, said};
 use crate::facade::oauth::RESOURCE;
 use crate::http::base_url::BaseUrl;
 use crate::http::cors::Listed;
-use crate::http::envelope::ApiError;
+use crate::http::envelope::{ApiError, error_of};
 use crate::http::own_key::at_home;
 use crate::http::who::Who;
 
+/// The longest refusal of a server in a sandbox that is told, in bytes.
+const REFUSAL: usize = 4 << 10;
 /// The largest list of models that is read, in bytes.
 const LISTED: usize = 1 << 20;
 /// What a caller without a credential reads.
@@ -53,7 +55,7 @@ impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let unauthorized = self.error.code == Code::Unauthorized;
         let mut response = ApiError(self.error).into_response();
-        let challenge = format!("Bearer resource_metadata=\"{}{RESOURCE}\"", self.base);
+        let challenge = format!("Bearer resource_metadata=\"{}{RESOURCE}\", scope=\"sandbox\"", self.base);
         if unauthorized && let Ok(value) = HeaderValue::from_str(&challenge) {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
         }
@@ -144,14 +146,49 @@ impl Caller {
 
     /// Asks the runtime of a sandbox of the project.
     pub async fn inside(&self, sandbox: &str, request: Inside<'_>) -> Result<Response> {
-        // A key has one project. A person has others, whose sandboxes the runtime lets them into, too.
-        if self.scopes.is_none() {
-            self.ask(Method::GET, &format!("/sandboxes/{}", escaped(sandbox)), None).await?;
-        }
+        self.must_have(sandbox).await?;
         let path = format!("/sandbox/{}/{}", escaped(sandbox), request.route);
         let mut question = question(request.method, &path, request.body)?;
         question.headers_mut().extend(request.headers);
         settled(self.api.ask(&self.asker, question)).await?
+    }
+
+    /// Asks a server inside a sandbox of the project, at one of its ports.
+    ///
+    /// # Errors
+    /// What the API refuses, or what the server does.
+    pub async fn reach(
+        &self,
+        sandbox: &str,
+        port: u16,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Response> {
+        self.must_have(sandbox).await?;
+        let path = format!("/sandbox/{}/ports/{port}/{path}", escaped(sandbox));
+        let mut question = question(method, &path, body.map_or_else(Body::empty, |body| body.to_string().into()))?;
+        question.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let answer = settled(self.api.send(&self.asker, question)).await?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        if let Some(error) = error_of(&answer) {
+            return Err(error);
+        }
+        let status = answer.status();
+        let told = to_bytes(answer.into_body(), REFUSAL).await.unwrap_or_default();
+        let message = format!("The server in the sandbox answered {status}: {}", String::from_utf8_lossy(&told));
+        Err(Error::new(Code::InvalidRequest, message))
+    }
+
+    /// Refuses a sandbox that is not the project's. A key has one project; a person has others, whose sandboxes the runtime
+    /// lets them into, too.
+    async fn must_have(&self, sandbox: &str) -> Result<()> {
+        if self.scopes.is_none() {
+            self.ask(Method::GET, &format!("/sandboxes/{}", escaped(sandbox)), None).await?;
+        }
+        Ok(())
     }
 }
 

@@ -23,9 +23,10 @@ const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const BY_CLOSING: &[u8] = b"2026-07-28";
 /// The longest id of a session that is read, in bytes.
 const LONGEST: usize = 64;
-/// How long a notification waits for its request, where it is quicker, and how many of them do.
+/// How long a notification waits for its request, where it is quicker, and how many of them do, of one project and in all.
 const EARLY: Duration = Duration::from_secs(10);
-const EARLIEST: usize = 256;
+const OF_ONE: usize = 16;
+const IN_ALL: usize = 4096;
 
 /// A request whose caller may give it up.
 #[derive(Clone)]
@@ -124,8 +125,11 @@ impl Running {
         if let Some((_, call)) = calls.running.get(&name) {
             return call.cancel();
         }
-        if calls.early.len() == EARLIEST {
-            calls.early.pop_front();
+        calls.early.retain(|(at, _)| at.elapsed() <= EARLY);
+        let of_one = calls.early.iter().filter(|(_, early)| early.0 == name.0).count();
+        if calls.early.len() >= IN_ALL || of_one >= OF_ONE {
+            let oldest = calls.early.iter().position(|(_, early)| of_one < OF_ONE || early.0 == name.0);
+            oldest.and_then(|oldest| calls.early.remove(oldest));
         }
         calls.early.push_back((Instant::now(), name));
     }

@@ -44,8 +44,7 @@ pub fn tools() -> Vec<Tool> {
             "sandbox_run_code",
             "Run code",
             "Runs a program in Python, JavaScript or Bash in a sandbox and answers what it printed and its exit code. Each \
-             program starts afresh; files stay. Save charts as PNG and look at them with sandbox_read_file; the template \
-             code-interpreter has NumPy, pandas and Matplotlib.",
+             program starts afresh; files stay. For variables that stay, and for charts, use sandbox_run_cell.",
             Effect::Runs,
             run_code,
         ),
@@ -100,7 +99,7 @@ async fn execute(mut call: Call, sandbox: &str, asked: Asked) -> Result<Answer> 
     };
     let question = Inside::post("commands?root=true", &asked.request)?.with(header::ACCEPT, FRAMES);
     let stream = call.caller.inside(sandbox, question).await?;
-    let until = Until { end: Instant::now() + Duration::from_secs(wait), first: false };
+    let until = Until { end: Instant::now() + Duration::from_secs(wait), first: false, follows: true };
     let heard = Heard { pid: None, output: Excerpt::new(OUTPUT, 0), exit: None, lost: false };
     let heard = heard.to(stream, until, &mut call).await?;
     if let (Some(pid), None, true) = (heard.pid, &heard.exit, call.given_up.is_cancelled()) {
@@ -123,6 +122,8 @@ struct Until {
     end: Instant,
     /// No longer than it takes for some output to come.
     first: bool,
+    /// Whether what comes is heard, too; else all that there is has to come by then.
+    follows: bool,
 }
 
 /// What was heard of a process.
@@ -141,13 +142,20 @@ impl Heard {
     /// The stream makes no sense, or ends with a failure.
     async fn to(mut self, stream: axum::response::Response, mut until: Until, call: &mut Call) -> Result<Self> {
         let (mut pieces, mut frames) = (stream.into_body().into_data_stream(), Frames::default());
+        let begun_by = until.end.max(Instant::now() + AT_ONCE);
         while self.exit.is_none() && !self.output.is_full() {
+            // Who is to be told of, or ended, has a pid first.
+            let end = if self.pid.is_some() { until.end } else { begun_by };
             let piece = tokio::select! {
-                piece = timeout_at(until.end, pieces.next()) => piece,
-                // Who is to be ended has a pid first.
+                piece = timeout_at(end, pieces.next()) => piece,
                 () = call.given_up.cancelled(), if self.pid.is_some() => break,
             };
-            let Ok(Some(piece)) = piece else { break };
+            let piece = match piece {
+                Ok(Some(piece)) => piece,
+                Err(_) if until.follows && self.pid.is_some() => break,
+                Ok(None) if !until.follows => break,
+                _ => return Err(self.broken(&"it did not come to its end")),
+            };
             frames.feed(&piece.map_err(|error| self.broken(&error))?);
             while let Some(frame) = frames.pop().map_err(|error| self.broken(&error))? {
                 match &frame {
@@ -158,7 +166,7 @@ impl Heard {
                 self.take(frame)?;
             }
             if until.first && !self.output.is_empty() {
-                until = Until { end: until.end.min(Instant::now() + TOGETHER), first: false };
+                until = Until { end: until.end.min(Instant::now() + TOGETHER), first: false, ..until };
             }
         }
         Ok(self)
@@ -224,11 +232,11 @@ impl Heard {
 async fn read_output(mut call: Call, asked: ReadOutput) -> Result<Answer> {
     let (output, wait) = asked.asked().map_err(invalid)?;
     let (sandbox, pid, began) = (&asked.sandbox_id, asked.pid, Instant::now());
-    let offset = output.end();
     let mut heard = look(&mut call, sandbox, pid, output, None).await?;
     if wait > 0 && heard.exit.is_none() && heard.output.is_empty() {
-        let until = Until { end: began + Duration::from_secs(wait), first: true };
-        heard = look(&mut call, sandbox, pid, Excerpt::first(OUTPUT, offset), Some(until)).await?;
+        let until = Until { end: began + Duration::from_secs(wait), first: true, follows: true };
+        let (output, _) = asked.asked().map_err(invalid)?;
+        heard = look(&mut call, sandbox, pid, output, Some(until)).await?;
     }
     Ok(heard.answer(sandbox))
 }
@@ -237,7 +245,7 @@ async fn read_output(mut call: Call, asked: ReadOutput) -> Result<Answer> {
 async fn look(call: &mut Call, sandbox: &str, pid: i32, output: Excerpt, until: Option<Until>) -> Result<Heard> {
     let route = format!("processes/{pid}/logs?offset={}&follow={}", output.end(), until.is_some());
     let stream = call.caller.inside(sandbox, Inside::get(&route).with(header::ACCEPT, FRAMES)).await?;
-    let until = until.unwrap_or_else(|| Until { end: Instant::now() + AT_ONCE, first: false });
+    let until = until.unwrap_or_else(|| Until { end: Instant::now() + AT_ONCE, first: false, follows: false });
     Heard { pid: Some(pid), output, exit: None, lost: false }.to(stream, until, call).await
 }
 

@@ -25,6 +25,8 @@ const LONGEST: Duration = Duration::from_hours(2);
 /// What is kept in all, and of one caller.
 const IN_ALL: Most = Most { bytes: 64 << 20, streams: 20_000 };
 const OF_ONE: Most = Most { bytes: 8 << 20, streams: 1_000 };
+/// How many times of streams are kept at least before somebody looks which of them are of use.
+const SLACK: usize = 64;
 /// What an event takes beside its message, in bytes.
 const BESIDE: usize = 1024;
 
@@ -104,6 +106,7 @@ impl Events {
 
 impl Kept {
     fn begin(&mut self, stream: &str, owner: &Arc<str>, now: Instant) {
+        self.tidy();
         let log =
             Log { owner: owner.clone(), events: Vec::new(), bytes: 0, ended: false, count: watch::Sender::new(0) };
         self.streams.insert(stream.to_owned(), log);
@@ -112,6 +115,16 @@ impl Kept {
         own.held.streams += 1;
         self.held.streams += 1;
         self.begun.push_back((now, stream.to_owned()));
+    }
+
+    /// Lets go of the times of streams that went, before there are more of them than of those that are there.
+    fn tidy(&mut self) {
+        let Self { streams, begun, ended, .. } = self;
+        for times in [begun, ended] {
+            if times.len() > 2 * streams.len() + SLACK {
+                times.retain(|(_, stream)| streams.contains_key(stream));
+            }
+        }
     }
 
     /// Adds an event of so many bytes. One of a stream that went has an id, too, at which nothing follows.
@@ -341,6 +354,11 @@ mod tests {
         Arc::new(Events { kept: Mutex::default(), in_all, of_one })
     }
 
+    fn is_tidy(events: &Events) {
+        let kept = events.kept();
+        assert!(kept.begun.len().max(kept.ended.len()) <= 2 * kept.streams.len() + SLACK + 1);
+    }
+
     #[tokio::test]
     async fn of_too_many_of_one_caller_its_oldest_go_and_stay_away() {
         let one = size(&note());
@@ -353,6 +371,10 @@ mod tests {
             stored(&Own::of(&events, "o"), "4", &note()).await;
             assert!(!is_kept(&events, "o", &ids[0]).await);
             assert!(is_kept(&events, "o", &ids[1]).await && is_kept(&events, "another", &other).await);
+            for number in 0..10 * SLACK {
+                stored(&Own::of(&events, "o"), &format!("n{number}"), &end()).await;
+            }
+            is_tidy(&events);
             // What it still says begins no stream anew.
             stored(&first, "1", &note()).await;
             assert!(!is_kept(&events, "o", &ids[0]).await);

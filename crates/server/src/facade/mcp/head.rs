@@ -21,8 +21,8 @@ const COMMENT: Bytes = Bytes::from_static(b":\n\n");
 /// The largest answer that is no stream, in bytes.
 const LARGEST: usize = 16 << 20;
 
-/// An answer that comes at once, or a stream that has it in the end.
-pub async fn in_time(answering: impl Future<Output = Response> + Send + 'static) -> Response {
+/// An answer that comes at once, or a stream that has it in the end. The request has this id, in JSON.
+pub async fn in_time(answering: impl Future<Output = Response> + Send + 'static, id: String) -> Response {
     let mut answering = Box::pin(answering);
     if let Ok(answer) = timeout(FIRST, &mut answering).await {
         return answer;
@@ -35,7 +35,10 @@ pub async fn in_time(answering: impl Future<Output = Response> + Send + 'static)
             }
         };
         let kind = answer.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        if kind.starts_with("text/event-stream") {
+        if !answer.status().is_success() {
+            let error = r#"{"code":-32603,"message":"The call failed in the service."}"#;
+            yield Ok(format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}\n\n").into());
+        } else if kind.starts_with("text/event-stream") {
             let mut pieces = answer.into_body().into_data_stream();
             while let Some(piece) = pieces.next().await {
                 yield piece;
@@ -65,7 +68,7 @@ mod tests {
     }
 
     async fn heard(pause: Duration, kind: &'static str, text: &'static str) -> (String, String) {
-        let answer = in_time(after(pause, kind, text)).await;
+        let answer = in_time(after(pause, kind, text), "7".to_owned()).await;
         let kind = answer.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
         let bytes = to_bytes(answer.into_body(), LARGEST).await.unwrap();
         (kind, String::from_utf8(bytes.to_vec()).unwrap())
@@ -78,5 +81,16 @@ mod tests {
         let late = FIRST + ALIVE + Duration::from_secs(1);
         assert_eq!(heard(late, json, "{}").await, (events.into(), ":\n\n:\n\ndata: {}\n\n".into()));
         assert_eq!(heard(late, events, "data: 1\n\n").await, (events.into(), ":\n\n:\n\ndata: 1\n\n".into()));
+        let fails = async move {
+            sleep(late).await;
+            let mut response = Response::new(Body::from("why"));
+            *response.status_mut() = axum::http::StatusCode::INTERNAL_SERVER_ERROR;
+            response
+        };
+        let bytes = to_bytes(in_time(fails, "7".to_owned()).await.into_body(), LARGEST).await.unwrap();
+        let text = String::from_utf8(bytes.to_vec()).unwrap();
+        let error: serde_json::Value =
+            serde_json::from_str(text.trim_start_matches(":\n\n").trim_start_matches("data: ")).unwrap();
+        assert_eq!((&error["id"], &error["error"]["code"]), (&7.into(), &(-32603).into()), "{text}");
     }
 }

@@ -7,22 +7,31 @@ use berth_domain::{Code, Error, Result};
 use memchr::memchr2;
 use rmcp::model::RequestId;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// The largest message, in bytes: a file to write, in base64. Larger ones are copied by `berth sandbox cp`.
 pub const LARGEST: usize = 4 << 20;
-/// Most values that a message may have.
+/// Most names and values that a message may have.
 const VALUES: usize = 20_000;
 /// The longest id of a request, and the longest token of its progress, in bytes of JSON: each answer has them.
 const NAME: usize = 256;
 
 /// What of a message counts here.
-#[derive(Default, Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The id of a request, as JSON; `null` of everything else.
+    pub id: String,
+    /// The request that a message gives up, if that is what it says.
+    pub given_up: Option<RequestId>,
+}
+
+#[derive(Deserialize)]
 struct Peeked<'a> {
     #[serde(borrow, default)]
     id: Option<&'a RawValue>,
     #[serde(default)]
-    method: String,
+    method: Option<String>,
     #[serde(borrow, default)]
     params: Option<&'a RawValue>,
 }
@@ -30,8 +39,8 @@ struct Peeked<'a> {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Params<'a> {
-    #[serde(default)]
-    request_id: Option<RequestId>,
+    #[serde(borrow, default)]
+    request_id: Option<&'a RawValue>,
     #[serde(borrow, default, rename = "_meta")]
     meta: Option<Meta<'a>>,
 }
@@ -43,23 +52,36 @@ struct Meta<'a> {
     progress_token: Option<&'a RawValue>,
 }
 
-/// The request that a message gives up, if that is what it says.
-///
-/// # Errors
-/// It has too many parts, or names that are too long. What is no message at all the library refuses.
-pub fn given_up(bytes: &[u8]) -> Result<Option<RequestId>> {
-    let refused = |what: String| Err(Error::new(Code::InvalidRequest, what));
-    if values(bytes) > VALUES {
-        return refused(format!("A message may have at most {VALUES} values. Write what is long to a file."));
+impl Message {
+    /// Of bytes. What is no message at all the library refuses.
+    ///
+    /// # Errors
+    /// It has too many parts, names that are too long, or says something twice.
+    pub fn read(bytes: &[u8]) -> Result<Self> {
+        let refused = |what: String| Error::new(Code::InvalidRequest, what);
+        if values(bytes) > VALUES {
+            return Err(refused(format!(
+                "A message may have at most {VALUES} names and values. Write what is long to a file."
+            )));
+        }
+        let is_object = bytes.trim_ascii_start().first() == Some(&b'{');
+        if !is_object || serde_json::from_slice::<IgnoredAny>(bytes).is_err() {
+            return Ok(Self { id: "null".to_owned(), given_up: None });
+        }
+        let wrong = |error| refused(format!("The message makes no sense: {error}."));
+        let message: Peeked<'_> = serde_json::from_slice(bytes).map_err(wrong)?;
+        let params = match message.params {
+            Some(params) if params.get().starts_with('{') => serde_json::from_str(params.get()).map_err(wrong)?,
+            _ => Params::default(),
+        };
+        let token = params.meta.and_then(|meta| meta.progress_token);
+        if [message.id, token].into_iter().flatten().any(|name| name.get().len() > NAME) {
+            return Err(refused(format!("An id and a progressToken may have at most {NAME} bytes.")));
+        }
+        let is_notice = message.method.as_deref() == Some("notifications/cancelled");
+        let given_up = params.request_id.filter(|_| is_notice).and_then(|id| serde_json::from_str(id.get()).ok());
+        Ok(Self { id: message.id.map_or("null", RawValue::get).to_owned(), given_up })
     }
-    let Ok(message) = serde_json::from_slice::<Peeked<'_>>(bytes) else { return Ok(None) };
-    let params = message.params.and_then(|params| serde_json::from_str::<Params<'_>>(params.get()).ok());
-    let params = params.unwrap_or_default();
-    let token = params.meta.and_then(|meta| meta.progress_token);
-    if [message.id, token].into_iter().flatten().any(|name| name.get().len() > NAME) {
-        return refused(format!("An id and a progressToken may have at most {NAME} bytes."));
-    }
-    Ok(params.request_id.filter(|_| message.method == "notifications/cancelled"))
 }
 
 /// At least as many values as JSON has, if it is JSON: each but the first stands behind one of these signs.
@@ -94,7 +116,11 @@ mod tests {
     use super::*;
 
     fn refused(message: &str) -> bool {
-        given_up(message.as_bytes()).is_err()
+        Message::read(message.as_bytes()).is_err()
+    }
+
+    fn given_up(message: &str) -> Option<RequestId> {
+        Message::read(message.as_bytes()).unwrap().given_up
     }
 
     #[test]
@@ -103,11 +129,27 @@ mod tests {
             format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":{{"requestId":{id},"reason":"x"}}}}"#)
         };
         let cancelled = "notifications/cancelled";
-        assert_eq!(given_up(notice(cancelled, "7").as_bytes()).unwrap(), Some(RequestId::Number(7)));
-        assert_eq!(given_up(notice(cancelled, "\"a\"").as_bytes()).unwrap(), Some(RequestId::String("a".into())));
+        assert_eq!(given_up(&notice(cancelled, "7")), Some(RequestId::Number(7)));
+        assert_eq!(given_up(&notice(cancelled, "\"a\"")), Some(RequestId::String("a".into())));
         for other in [notice("tools/call", "7"), notice(cancelled, "{}"), "[]".into(), "no JSON".into()] {
-            assert_eq!(given_up(other.as_bytes()).unwrap(), None, "{other}");
+            assert_eq!(given_up(&other), None, "{other}");
         }
+        let id = |message: &str| Message::read(message.as_bytes()).unwrap().id;
+        assert_eq!([id(r#"{"id":"a"}"#), id(r#"{"id":7}"#), id("{}"), id("[")], ["\"a\"", "7", "null", "null"]);
+    }
+
+    #[test]
+    fn what_says_something_twice_is_refused() {
+        for twice in [
+            r#"{"id":1,"id":2}"#,
+            r#"{"params":{"requestId":{},"requestId":1}}"#,
+            r#"{"params":{"_meta":{"progressToken":1,"progressToken":2}}}"#,
+            r#"{"params":{"_meta":7}}"#,
+        ] {
+            assert!(refused(twice), "{twice}");
+        }
+        let hidden = format!(r#"{{"params":{{"requestId":{{}},"_meta":{{"progressToken":"{}"}}}}}}"#, "x".repeat(NAME));
+        assert!(refused(&hidden));
     }
 
     #[test]

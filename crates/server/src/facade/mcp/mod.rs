@@ -8,6 +8,7 @@ mod answer;
 mod bound;
 mod caller;
 mod cancel;
+mod cell;
 mod command;
 mod events;
 mod file;
@@ -21,6 +22,7 @@ mod server;
 mod snapshot;
 mod tool;
 mod toolbox;
+mod turns;
 mod vm;
 
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -41,9 +44,10 @@ use serde_json::json;
 use self::caller::Caller;
 use self::cancel::{Asked, Running};
 use self::events::{Events, Own};
-use self::message::LARGEST;
+use self::message::{LARGEST, Message};
 use self::server::Server;
 use self::toolbox::Tools;
+use self::turns::Turns;
 use super::api::Api;
 use crate::http::body::read_of;
 use crate::http::envelope::{ApiError, keep_shape};
@@ -61,13 +65,14 @@ pub struct Mcp {
     tools: Arc<Tools>,
     running: Running,
     events: Arc<Events>,
+    turns: Turns,
 }
 
 impl Mcp {
     /// The facade over the API's routes.
     pub fn new(api: Router) -> Self {
         let tools = Arc::new(Tools::all());
-        Self { api: Api::new(api), tools, running: Running::default(), events: Arc::default() }
+        Self { api: Api::new(api), tools, running: Running::default(), events: Arc::default(), turns: Turns::default() }
     }
 
     /// The library's service for one request of a caller. In versions where the end of a stream gives up its call, none is kept.
@@ -91,12 +96,13 @@ impl Mcp {
     }
 
     /// The body of a message. What it gives up is given up: the library reads no notification where there are no sessions.
-    async fn message(&self, caller: &Caller, asked: &Asked, parts: &Parts, body: Body) -> Result<Bytes> {
+    async fn message(&self, caller: &Caller, asked: &Asked, parts: &Parts, body: Body) -> Result<(Bytes, String)> {
         let bytes = read_of(parts, body, LARGEST).await?;
-        if let Some(request) = message::given_up(&bytes)? {
+        let message = Message::read(&bytes)?;
+        if let Some(request) = message.given_up {
             self.running.give_up(caller.project(), asked, request);
         }
-        Ok(bytes)
+        Ok((bytes, message.id))
     }
 
     async fn answered(&self, request: Request) -> Result<Response, Response> {
@@ -104,25 +110,30 @@ impl Mcp {
         let caller = Caller::of(&self.api, &mut parts).await.map_err(IntoResponse::into_response)?;
         let asked = Asked::of(&parts.headers);
         let refuse = |error| ApiError(error).into_response();
-        let bytes = self.message(&caller, &asked, &parts, body).await.map_err(refuse)?;
+        let (bytes, id) = self.message(&caller, &asked, &parts, body).await.map_err(refuse)?;
         if parts.method == Method::POST && serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() {
             return Err(unreadable());
         }
         // Who listens again holds a connection, as who listens to a call does.
-        let place = if parts.method == Method::GET { place(&caller, &parts).map_err(refuse)? } else { None };
+        let listens = parts.method == Method::GET && parts.headers.contains_key("last-event-id");
+        let place = if listens { place(&caller, &parts).map_err(refuse)? } else { None };
         let (guard, session) = (asked.guard(), asked.new_session(&parts.headers));
         let service = self.service(&caller, &asked, &parts.headers);
         let by_closing = asked.is_by_closing();
         parts.extensions.insert(caller);
         parts.extensions.insert(asked);
+        parts.extensions.insert(self.turns.clone());
         let request = Request::from_parts(parts, Body::from(bytes));
         let answering = async move { service.handle(request).await.map(Body::new) };
-        let answer = if by_closing { head::in_time(answering).await } else { answering.await };
+        let answer = if by_closing { head::in_time(answering, id).await } else { answering.await };
         let mut answer = answer.map(|body| cancel::guarded(cancel::guarded(body, guard), place));
         if answer.status().is_success() {
             cancel::bring(session, answer.headers_mut());
         }
-        Ok(if answer.status().is_client_error() { keep_shape(answer) } else { answer })
+        // What the library says in plain text gets the API's form.
+        let is_json =
+            answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+        Ok(if answer.status().is_client_error() && is_json { keep_shape(answer) } else { answer })
     }
 }
 

@@ -22,6 +22,7 @@ use super::progress::Progress;
 use super::resource;
 use super::tool::Call;
 use super::toolbox::Tools;
+use super::turns::Turns;
 use crate::http::envelope::RequestId;
 
 /// Milliseconds for which a client may keep the list of tools: they change with the service alone.
@@ -63,7 +64,8 @@ fn of_request<T: Clone + Send + Sync + 'static>(extensions: &Extensions) -> Opti
 /// A call by what came in a request.
 fn call(context: &RequestContext<RoleServer>) -> Result<Call, ErrorData> {
     let given_up = of_request::<Asked>(&context.extensions).map(|asked| asked.given_up).unwrap_or_default();
-    Ok(Call { caller: caller(context)?, progress: Progress::of(context), given_up })
+    let turns = of_request::<Turns>(&context.extensions).unwrap_or_default();
+    Ok(Call { caller: caller(context)?, progress: Progress::of(context), given_up, turns })
 }
 
 /// What the operator reads of a call.

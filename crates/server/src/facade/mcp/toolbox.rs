@@ -4,7 +4,7 @@ use berth_domain::identity::api_key::KeyScope;
 use rmcp::model::Tool as Definition;
 
 use super::tool::Tool;
-use super::{command, file, model, sandbox, snapshot, vm};
+use super::{cell, command, file, model, sandbox, snapshot, vm};
 
 /// All tools, in the order in which clients see them.
 pub struct Tools(Vec<Tool>);
@@ -12,8 +12,9 @@ pub struct Tools(Vec<Tool>);
 impl Tools {
     /// All.
     pub fn all() -> Self {
-        let all = [sandbox::tools(), command::tools(), file::tools(), snapshot::tools(), vm::tools(), model::tools()];
-        Self(all.into_iter().flatten().collect())
+        let inside = [command::tools(), cell::tools(), file::tools()].into_iter().flatten();
+        let all = sandbox::tools().into_iter().chain(inside).chain(snapshot::tools()).chain(vm::tools());
+        Self(all.chain(model::tools()).collect())
     }
 
     /// One by its name.
@@ -67,7 +68,10 @@ mod tests {
     fn a_key_sees_the_tools_that_it_is_good_for() {
         let seen = |own: KeyScope| Tools::all().definitions(|scope| scope == own);
         assert_eq!(seen(KeyScope::Inference).len(), 1);
-        assert!(seen(KeyScope::Vm).iter().all(|tool| tool.name.starts_with("vm_")));
-        assert!(seen(KeyScope::Sandbox).iter().all(|tool| tool.name.starts_with("sandbox_")));
+        for (scope, name, count) in [(KeyScope::Vm, "vm_", 7), (KeyScope::Sandbox, "sandbox_", 25)] {
+            let seen = seen(scope);
+            assert!(seen.iter().all(|tool| tool.name.starts_with(name)), "{name}");
+            assert_eq!(seen.len(), count, "{name}");
+        }
     }
 }
