@@ -346,7 +346,7 @@ async fn a_vm_can_be_changed() {
     caller
         .until("the ports", |_| {
             let (engine, id) = (engine.clone(), id.clone());
-            async move { engine.spec(&id).is_some_and(|s| s.ports.len() == 1) }
+            async move { engine.open_ports(&id) == [22, 8080] }
         })
         .await;
     caller.patch(&format!("/vms/{id}"), json!({"name": "BAD"})).await.refused(400, "invalid_request");
