@@ -12,7 +12,7 @@ use super::excerpt::Excerpt;
 use super::file::IMAGE;
 
 /// The longest line that is read, in bytes: of a longer one nothing is told but that.
-pub const LINE: usize = 8 << 20;
+const LINE: usize = 8 << 20;
 /// Most pictures that one answer has.
 const PICTURES: usize = 4;
 /// Most results that one answer tells, and most characters of one.
@@ -105,8 +105,8 @@ pub struct Outcome {
     left_out: usize,
     /// Whether it ended.
     pub ended: bool,
-    /// How it failed: a name, a value and a traceback.
-    pub error: Option<String>,
+    /// How it failed: its traceback, or a name and a value.
+    error: Option<String>,
 }
 
 impl Default for Outcome {

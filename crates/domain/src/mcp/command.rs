@@ -22,8 +22,8 @@ pub const LONGEST_LOOK: u64 = 60;
 /// Most bytes of output that one answer tells: some six thousand tokens.
 pub const OUTPUT: usize = 24 * 1024;
 
-/// Run what comes on their standard input, so that it may be long and lies in no file; it reads nothing of itself, and modules are
-/// found where it runs. Python keeps the lines for its tracebacks.
+/// Programs that read code on their standard input and run it, so that the code may be long and lies in no file. The code finds
+/// modules where it runs, and its own standard input empty. Python keeps the lines of the code for its tracebacks.
 const PYTHON: &str = "import sys, linecache, traceback; code = sys.stdin.read(); \
                       sys.excepthook = lambda kind, error, trace: traceback.print_exception(kind, error, trace.tb_next); \
                       linecache.cache['<code>'] = (len(code), None, code.splitlines(True), '<code>'); \

@@ -8,6 +8,7 @@ pub mod cell;
 pub mod command;
 pub mod excerpt;
 pub mod file;
+pub mod list;
 pub mod sandbox;
 pub mod snapshot;
 pub mod uri;

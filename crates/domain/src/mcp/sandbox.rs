@@ -7,12 +7,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::list::PAGE;
+
 /// Seconds after which a sandbox is paused that nobody uses, where nobody says.
 pub const IDLE: u64 = 900;
 /// Seconds after which one is paused in any case, where nobody says.
 pub const LIFE: u64 = 86_400;
-/// Most that one page of a list has: what a model reads whole.
-pub const PAGE: u64 = 20;
 
 /// A sandbox to make.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -160,11 +160,6 @@ pub struct Templates {
     /// Which page, from 1: each has 20.
     pub page: Option<u64>,
 }
-
-/// Nothing.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Nothing {}
 
 #[cfg(test)]
 mod tests {

@@ -10,9 +10,11 @@ use crate::identity::api_key::{KeyScope, KeyScopes};
 /// The characters of a challenge: of SHA-256, in base64 without padding.
 const CHALLENGE: usize = 43;
 
-/// It.
+/// A request for authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationRequest {
+    /// The id of who asks.
+    pub client_id: String,
     /// Who asks.
     pub client: Client,
     /// Where the person is sent back to.
@@ -58,7 +60,8 @@ impl AuthorizationRequest {
             }
         }
         let text = |name: &str| said.get(name).map(AsRef::<str>::as_ref).filter(|value| !value.is_empty());
-        let client = text("client_id").and_then(client).ok_or_else(|| {
+        let client_id = text("client_id").unwrap_or_default();
+        let client = client(client_id).ok_or_else(|| {
             Wrong::Person("The program that sent you here is not registered with this service.".to_owned())
         })?;
         let redirect = text("redirect_uri").filter(|address| client.returns_to(address)).ok_or_else(|| {
@@ -68,7 +71,7 @@ impl AuthorizationRequest {
         let request = Self::asked(&text, base);
         let (challenge, scopes) =
             request.map_err(|refusal| Wrong::Client(back(&redirect, state.as_deref(), base, Err(&refusal))))?;
-        Ok(Self { client, redirect, challenge, state, scopes })
+        Ok(Self { client_id: client_id.to_owned(), client, redirect, challenge, state, scopes })
     }
 
     fn asked<'a>(text: &impl Fn(&str) -> Option<&'a str>, base: &str) -> Result<(String, KeyScopes), Refusal> {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use anyhow::bail;
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
-use aws_lc_rs::hmac;
+use aws_lc_rs::{constant_time, hmac};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use berth_domain::hex;
@@ -107,6 +107,12 @@ impl Sealer {
     /// The same with every key, the first key's first: so the service recognizes a MAC from before a key was replaced.
     pub fn macs(&self, text: &[u8]) -> Vec<String> {
         self.keys.iter().map(|key| hex::encode(hmac::sign(&key.mac, text).as_ref())).collect()
+    }
+
+    /// Whether this is a MAC of a text, by any of the keys.
+    pub fn is_mac(&self, text: &[u8], mac: &str) -> bool {
+        let is_same = |own: &String| constant_time::verify_slices_are_equal(own.as_bytes(), mac.as_bytes()).is_ok();
+        self.macs(text).iter().any(is_same)
     }
 
     /// Seals a text with the first key, if it lay in clear or another key sealed it; `None` if it needs no change.

@@ -342,7 +342,7 @@ async fn a_sandbox_that_talks_nonsense_is_refused_and_holds_nobody_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_greets_has_a_session_by_which_calls_are_given_up() {
+async fn who_greets_has_a_session_and_who_has_one_gets_no_other() {
     let platform = Platform::start().await;
     let agent = Agent::of(&platform.admin, json!(["sandbox"])).await;
     let request = platform.admin.anonymous().request(Method::POST, "/mcp").bearer_auth(&agent.key);

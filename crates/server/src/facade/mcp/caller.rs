@@ -37,8 +37,6 @@ pub struct Caller {
     named: HeaderValue,
     /// Credential and organization.
     holders: [Uuid; 2],
-    /// Project and credential, by which a caller is told from others.
-    owner: String,
     /// What a key is good for; none of a person.
     scopes: Option<KeyScopes>,
     /// Where the service is reached.
@@ -96,7 +94,6 @@ impl Caller {
         Ok(Self {
             api: api.clone(),
             holders: [credential, scope.org.0],
-            owner: format!("{}/{credential}", scope.project),
             scopes,
             // This request was counted.
             asker: Asker::of(parts).uncounted(),
@@ -116,9 +113,9 @@ impl Caller {
         self.holders.to_vec()
     }
 
-    /// What a caller is told from others by.
-    pub fn owner(&self) -> &str {
-        &self.owner
+    /// What a caller is told from others by: project and credential.
+    pub fn owner(&self) -> String {
+        format!("{}/{}", self.project, self.holders[0])
     }
 
     /// Whether it may have use for what takes a scope.

@@ -19,8 +19,10 @@ use uuid::Uuid;
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-/// The first version in which a closed stream gives up its call: of this date.
-const BY_CLOSING: &[u8] = b"2026-07-28";
+/// The first version in which a closed stream gives up its call. Versions are dates.
+const BY_CLOSING: &str = "2026-07-28";
+/// The first version in which a stream begins with an event that has nothing but an id: earlier clients read it as a message.
+const PRIMED: &str = "2025-11-25";
 /// The longest id of a session that is read, in bytes.
 const LONGEST: usize = 64;
 /// How long a notification waits for its request, where it is quicker, and how many of them do, of one project and in all.
@@ -34,7 +36,8 @@ pub struct Asked {
     /// Says that it is given up.
     pub given_up: CancellationToken,
     session: Option<String>,
-    by_closing: bool,
+    /// The version of the protocol; none before its first answer.
+    version: Option<String>,
 }
 
 impl Asked {
@@ -42,23 +45,32 @@ impl Asked {
     pub fn of(headers: &HeaderMap) -> Self {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let session = text(SESSION).filter(|id| id.len() <= LONGEST).map(str::to_owned);
-        let by_closing = text(VERSION).is_some_and(|version| version.as_bytes() >= BY_CLOSING);
-        Self { given_up: CancellationToken::new(), session, by_closing }
+        let version = headers.get(VERSION).map(|version| String::from_utf8_lossy(version.as_bytes()).into_owned());
+        Self { given_up: CancellationToken::new(), session, version }
+    }
+
+    fn is_since(&self, first: &str) -> bool {
+        self.version.as_deref().is_some_and(|version| version >= first)
     }
 
     /// Whether the end of the answer gives up the request.
-    pub const fn is_by_closing(&self) -> bool {
-        self.by_closing
+    pub fn is_by_closing(&self) -> bool {
+        self.is_since(BY_CLOSING)
+    }
+
+    /// Whether the answer begins with an event that has nothing but an id.
+    pub fn is_primed(&self) -> bool {
+        self.is_since(PRIMED)
     }
 
     /// What gives up the request when it is dropped, where closing does.
     pub fn guard(&self) -> Option<DropGuard> {
-        self.by_closing.then(|| self.given_up.clone().drop_guard())
+        self.is_by_closing().then(|| self.given_up.clone().drop_guard())
     }
 
     /// The id of a session that the answer brings, where the client has none and its version knows of them.
-    pub fn new_session(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        let is_greeting = self.session.is_none() && !headers.contains_key(VERSION);
+    pub fn new_session(&self) -> Option<HeaderValue> {
+        let is_greeting = self.session.is_none() && self.version.is_none();
         is_greeting.then(|| HeaderValue::from_str(&Uuid::new_v4().to_string()).ok()).flatten()
     }
 }
@@ -149,16 +161,15 @@ impl Drop for Named {
 mod tests {
     use super::*;
 
-    fn asked_with(headers: &[(HeaderName, &'static str)]) -> (Asked, HeaderMap) {
-        let headers: HeaderMap =
-            headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect();
-        (Asked::of(&headers), headers)
+    fn asked_with(headers: &[(HeaderName, &'static str)]) -> Asked {
+        let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        Asked::of(&headers.collect())
     }
 
     #[test]
     fn a_closed_stream_gives_up_a_call_of_the_present_version_alone() {
         for (version, expected) in [("2025-11-25", false), ("2026-07-28", true), ("2027-01-01", true)] {
-            let (asked, _) = asked_with(&[(VERSION, version)]);
+            let asked = asked_with(&[(VERSION, version)]);
             drop(asked.guard());
             assert_eq!(asked.given_up.is_cancelled(), expected, "{version}");
         }
@@ -166,19 +177,17 @@ mod tests {
 
     #[test]
     fn a_session_is_brought_to_who_has_none_and_may_have_one() {
-        let (greets, headers) = asked_with(&[]);
-        assert!(greets.new_session(&headers).is_some());
+        assert!(asked_with(&[]).new_session().is_some());
         for known in [[(VERSION, "2026-07-28")], [(VERSION, "2025-06-18")], [(SESSION, "a")]] {
-            let (asked, headers) = asked_with(&known);
-            assert!(asked.new_session(&headers).is_none(), "{known:?}");
+            assert!(asked_with(&known).new_session().is_none(), "{known:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_call_is_given_up_by_its_own_project_and_session() {
         let (running, request) = (Running::default(), RequestId::Number(1));
-        let (own, _) = asked_with(&[(SESSION, "own")]);
-        let (other, _) = asked_with(&[(SESSION, "other")]);
+        let own = asked_with(&[(SESSION, "own")]);
+        let other = asked_with(&[(SESSION, "other")]);
         let named = running.add("project", &own, &request);
         running.give_up("project", &other, request.clone());
         running.give_up("another", &own, request.clone());
@@ -194,10 +203,10 @@ mod tests {
     async fn a_notification_that_is_quicker_than_its_request_waits_for_it() {
         for (pause, expected) in [(EARLY, true), (EARLY + Duration::from_millis(1), false)] {
             let (running, request) = (Running::default(), RequestId::Number(1));
-            let (by, _) = asked_with(&[(SESSION, "own")]);
+            let by = asked_with(&[(SESSION, "own")]);
             running.give_up("project", &by, request.clone());
             tokio::time::advance(pause).await;
-            let (call, _) = asked_with(&[(SESSION, "own")]);
+            let call = asked_with(&[(SESSION, "own")]);
             let _named = running.add("project", &call, &request);
             assert_eq!(call.given_up.is_cancelled(), expected);
         }
@@ -206,8 +215,8 @@ mod tests {
     #[test]
     fn the_first_call_of_an_id_leaves_the_second() {
         let (running, request) = (Running::default(), RequestId::Number(1));
-        let (first, _) = asked_with(&[(SESSION, "own")]);
-        let (second, _) = asked_with(&[(SESSION, "own")]);
+        let first = asked_with(&[(SESSION, "own")]);
+        let second = asked_with(&[(SESSION, "own")]);
         let named = running.add("project", &first, &request);
         let _later = running.add("project", &second, &request);
         drop(named);

@@ -20,7 +20,7 @@ const PORT: u16 = 49_999;
 /// The largest list of contexts that is read, in bytes.
 const LISTED: usize = 1 << 20;
 
-/// It.
+/// The tool for cells.
 pub fn tools() -> Vec<Tool> {
     vec![Tool::new(
         "sandbox_run_cell",
@@ -64,11 +64,7 @@ async fn heard(answer: Response, until: Instant, call: &mut Call) -> Result<Outc
         };
         let Ok(Some(piece)) = piece else { break };
         let printed = outcome.feed(&piece.map_err(|error| broken(&error))?);
-        if printed.is_empty() {
-            call.progress.tell_output(b"still running").await;
-        } else {
-            call.progress.tell_output(&printed).await;
-        }
+        call.progress.tell_output(if printed.is_empty() { b"still running" } else { &printed }).await;
     }
     Ok(outcome)
 }

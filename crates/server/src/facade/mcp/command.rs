@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, Method, header};
 use berth_domain::agent::output::{CONTENT_TYPE, Frame, Frames};
 use berth_domain::agent::runtime::{Exit, OutputEvent, Process, Processes};
 use berth_domain::mcp::command::{Asked, Input, OUTPUT, ReadOutput, Run, RunCode, Signal, ended};
@@ -22,12 +22,14 @@ use crate::facade::api::said;
 
 /// The largest list of processes that is read, in bytes.
 const LISTED: usize = 4 << 20;
+/// Output that comes in frames.
+const FRAMES: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 /// How long what there is may take to come.
 const AT_ONCE: Duration = Duration::from_secs(10);
 /// How long more is waited for after the first: what a program prints together comes in pieces.
 const TOGETHER: Duration = Duration::from_millis(200);
 
-/// They.
+/// The tools for commands.
 pub fn tools() -> Vec<Tool> {
     vec![
         Tool::new(
@@ -100,8 +102,7 @@ async fn execute(mut call: Call, sandbox: &str, asked: Asked) -> Result<Answer> 
     let question = Inside::post("commands?root=true", &asked.request)?.with(header::ACCEPT, FRAMES);
     let stream = call.caller.inside(sandbox, question).await?;
     let until = Until { end: Instant::now() + Duration::from_secs(wait), first: false, follows: true };
-    let heard = Heard { pid: None, output: Excerpt::new(OUTPUT, 0), exit: None, lost: false };
-    let heard = heard.to(stream, until, &mut call).await?;
+    let heard = Heard::of(None, Excerpt::new(OUTPUT, 0)).to(stream, until, &mut call).await?;
     if let (Some(pid), None, true) = (heard.pid, &heard.exit, call.given_up.is_cancelled()) {
         send(&call, sandbox, pid, "SIGKILL").await?;
     }
@@ -112,8 +113,6 @@ async fn execute(mut call: Call, sandbox: &str, asked: Asked) -> Result<Answer> 
 fn output_of(sandbox: &str, pid: Option<i32>) -> Value {
     pid.map_or(Value::Null, |pid| Resource::Output { sandbox: sandbox.to_owned(), pid }.to_string().into())
 }
-
-const FRAMES: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 
 /// How long somebody listens.
 #[derive(Clone, Copy)]
@@ -136,6 +135,11 @@ struct Heard {
 }
 
 impl Heard {
+    /// Nothing yet.
+    const fn of(pid: Option<i32>, output: Excerpt) -> Self {
+        Self { pid, output, exit: None, lost: false }
+    }
+
     /// With what comes until the process ends, nothing more fits, somebody has listened long enough, or the call is given up.
     ///
     /// # Errors
@@ -246,10 +250,10 @@ async fn look(call: &mut Call, sandbox: &str, pid: i32, output: Excerpt, until: 
     let route = format!("processes/{pid}/logs?offset={}&follow={}", output.end(), until.is_some());
     let stream = call.caller.inside(sandbox, Inside::get(&route).with(header::ACCEPT, FRAMES)).await?;
     let until = until.unwrap_or_else(|| Until { end: Instant::now() + AT_ONCE, first: false, follows: false });
-    Heard { pid: Some(pid), output, exit: None, lost: false }.to(stream, until, call).await
+    Heard::of(Some(pid), output).to(stream, until, call).await
 }
 
-/// All that is kept of what a process said, cut where it is too long.
+/// The beginning and the end of what is kept of what a process said.
 pub async fn output(call: &mut Call, sandbox: &str, pid: i32) -> Result<String> {
     Ok(look(call, sandbox, pid, Excerpt::new(OUTPUT, 0), None).await?.output.shown(false).text)
 }
@@ -272,7 +276,7 @@ async fn processes(call: Call, asked: One) -> Result<Answer> {
 async fn send_input(call: Call, asked: Input) -> Result<Answer> {
     let route = format!("processes/{}/stdin?eof={}", asked.pid, asked.end == Some(true));
     let question = Inside {
-        method: axum::http::Method::POST,
+        method: Method::POST,
         route: &route,
         body: asked.input.into(),
         headers: vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"))],

@@ -23,38 +23,31 @@ const KEPT: Duration = Duration::from_mins(5);
 /// How long one is kept at all: longer than any call takes.
 const LONGEST: Duration = Duration::from_hours(2);
 /// What is kept in all, and of one caller.
-const IN_ALL: Most = Most { bytes: 64 << 20, streams: 20_000 };
-const OF_ONE: Most = Most { bytes: 8 << 20, streams: 1_000 };
+const IN_ALL: Amount = Amount { bytes: 64 << 20, streams: 20_000 };
+const OF_ONE: Amount = Amount { bytes: 8 << 20, streams: 1_000 };
 /// How many times of streams are kept at least before somebody looks which of them are of use.
 const SLACK: usize = 64;
 /// What an event takes beside its message, in bytes.
 const BESIDE: usize = 1024;
 
-/// Bounds of what is kept.
-#[derive(Clone, Copy)]
-struct Most {
-    bytes: usize,
-    streams: usize,
-}
-
-impl Most {
-    const fn has_room_for(self, held: Held) -> bool {
-        held.bytes <= self.bytes && held.streams <= self.streams
-    }
-}
-
-/// What is kept of somebody.
+/// How much is kept, or may be.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct Amount {
     bytes: usize,
     streams: usize,
+}
+
+impl Amount {
+    const fn is_more_than(self, most: Self) -> bool {
+        self.bytes > most.bytes || self.streams > most.streams
+    }
 }
 
 /// The events of all streams.
 pub struct Events {
     kept: Mutex<Kept>,
-    in_all: Most,
-    of_one: Most,
+    in_all: Amount,
+    of_one: Amount,
 }
 
 impl Default for Events {
@@ -71,13 +64,13 @@ struct Kept {
     /// When streams began, and when they ended.
     begun: VecDeque<(Instant, String)>,
     ended: VecDeque<(Instant, String)>,
-    held: Held,
+    held: Amount,
 }
 
 #[derive(Default)]
 struct Owner {
     order: VecDeque<String>,
-    held: Held,
+    held: Amount,
 }
 
 /// One stream.
@@ -147,18 +140,18 @@ impl Kept {
     }
 
     /// Lets go of what is too old, and where there is too much of the oldest of whoever has it.
-    fn prune(&mut self, owner: &str, in_all: Most, of_one: Most, now: Instant) {
-        for (old, age) in [(&mut self.ended, KEPT), (&mut self.begun, LONGEST)] {
-            let mut gone = Vec::new();
-            while let Some((_, stream)) = old.pop_front_if(|(at, _)| now.duration_since(*at) > age) {
+    fn prune(&mut self, owner: &str, in_all: Amount, of_one: Amount, now: Instant) {
+        let mut gone = Vec::new();
+        for (times, age) in [(&mut self.ended, KEPT), (&mut self.begun, LONGEST)] {
+            while let Some((_, stream)) = times.pop_front_if(|(at, _)| now.duration_since(*at) > age) {
                 gone.push(stream);
             }
-            for stream in gone {
-                forget(&mut self.streams, &mut self.owners, &mut self.held, &stream);
-            }
         }
-        while self.owners.get(owner).is_some_and(|own| !of_one.has_room_for(own.held)) && self.forget_oldest(owner) {}
-        while !in_all.has_room_for(self.held) {
+        for stream in gone {
+            self.forget(&stream);
+        }
+        while self.owners.get(owner).is_some_and(|own| own.held.is_more_than(of_one)) && self.forget_oldest(owner) {}
+        while self.held.is_more_than(in_all) {
             let most = self.owners.iter().max_by_key(|(_, own)| own.held.bytes + own.held.streams * BESIDE);
             let Some(most) = most.map(|(owner, _)| owner.clone()) else { return };
             if !self.forget_oldest(&most) {
@@ -170,24 +163,24 @@ impl Kept {
     fn forget_oldest(&mut self, owner: &str) -> bool {
         let oldest = self.owners.get(owner).and_then(|own| own.order.front().cloned());
         let Some(stream) = oldest else { return false };
-        forget(&mut self.streams, &mut self.owners, &mut self.held, &stream);
+        self.forget(&stream);
         true
     }
-}
 
-fn forget(streams: &mut HashMap<String, Log>, owners: &mut HashMap<Arc<str>, Owner>, held: &mut Held, stream: &str) {
-    let Some(log) = streams.remove(stream) else { return };
-    held.bytes -= log.bytes;
-    held.streams -= 1;
-    let Some(own) = owners.get_mut(&log.owner) else { return };
-    own.held.bytes -= log.bytes;
-    own.held.streams -= 1;
-    // It is near the front: what goes is old.
-    if let Some(place) = own.order.iter().position(|id| id == stream) {
-        own.order.remove(place);
-    }
-    if own.order.is_empty() {
-        owners.remove(&log.owner);
+    fn forget(&mut self, stream: &str) {
+        let Some(log) = self.streams.remove(stream) else { return };
+        self.held.bytes -= log.bytes;
+        self.held.streams -= 1;
+        let Some(own) = self.owners.get_mut(&log.owner) else { return };
+        own.held.bytes -= log.bytes;
+        own.held.streams -= 1;
+        // It is near the front: what goes is old.
+        if let Some(place) = own.order.iter().position(|id| id == stream) {
+            own.order.remove(place);
+        }
+        if own.order.is_empty() {
+            self.owners.remove(&log.owner);
+        }
     }
 }
 
@@ -350,7 +343,7 @@ mod tests {
         assert!(!is_kept(&events, "o", &open).await);
     }
 
-    fn few(in_all: Most, of_one: Most) -> Arc<Events> {
+    fn few(in_all: Amount, of_one: Amount) -> Arc<Events> {
         Arc::new(Events { kept: Mutex::default(), in_all, of_one })
     }
 
@@ -362,7 +355,7 @@ mod tests {
     #[tokio::test]
     async fn of_too_many_of_one_caller_its_oldest_go_and_stay_away() {
         let one = size(&note());
-        for most in [Most { bytes: 2 * one, streams: 100 }, Most { bytes: 100 * one, streams: 2 }] {
+        for most in [Amount { bytes: 2 * one, streams: 100 }, Amount { bytes: 100 * one, streams: 2 }] {
             let events = few(IN_ALL, most);
             let first = Own::of(&events, "o");
             let ids = [stored(&first, "1", &note()).await, stored(&Own::of(&events, "o"), "2", &note()).await];
@@ -384,7 +377,7 @@ mod tests {
     #[tokio::test]
     async fn of_too_many_in_all_those_of_the_greediest_go() {
         let one = size(&note());
-        let events = few(Most { bytes: 3 * one, streams: 100 }, OF_ONE);
+        let events = few(Amount { bytes: 3 * one, streams: 100 }, OF_ONE);
         let modest = stored(&Own::of(&events, "modest"), "1", &note()).await;
         let first = stored(&Own::of(&events, "greedy"), "2", &note()).await;
         for stream in ["3", "4"] {

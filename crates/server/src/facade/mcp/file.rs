@@ -26,7 +26,7 @@ const LISTED: usize = 4 << 20;
 /// Longest that a sandbox may take to send a part of a file.
 const SLOWEST: Duration = Duration::from_mins(1);
 
-/// They.
+/// The tools for files.
 pub fn tools() -> Vec<Tool> {
     vec![
         Tool::new(
@@ -244,7 +244,7 @@ async fn put(caller: &Caller, place: Place<'_>, content: Bytes, mode: Option<&st
 async fn edit(call: Call, asked: Edit) -> Result<Answer> {
     let place = Place { sandbox: &asked.sandbox_id, path: &asked.path, user: asked.user.as_deref() };
     // Two edits of one file do not take each other's work back.
-    let _turn = call.turns.of(&[place.sandbox, place.path]).await;
+    let _alone = call.locks.hold(&[place.sandbox, place.path]).await;
     let (bytes, _) = ranged(&call.caller, place, (0, EDITED + 1)).await?;
     if bytes.len() as u64 > EDITED {
         return Err(invalid(format!(

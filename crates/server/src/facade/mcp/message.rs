@@ -53,20 +53,22 @@ struct Meta<'a> {
 }
 
 impl Message {
-    /// Of bytes. What is no message at all the library refuses.
+    /// A message of these bytes; none where they are no JSON. Other JSON than an object the library refuses.
     ///
     /// # Errors
     /// It has too many parts, names that are too long, or says something twice.
-    pub fn read(bytes: &[u8]) -> Result<Self> {
+    pub fn read(bytes: &[u8]) -> Result<Option<Self>> {
         let refused = |what: String| Error::new(Code::InvalidRequest, what);
         if values(bytes) > VALUES {
             return Err(refused(format!(
                 "A message may have at most {VALUES} names and values. Write what is long to a file."
             )));
         }
-        let is_object = bytes.trim_ascii_start().first() == Some(&b'{');
-        if !is_object || serde_json::from_slice::<IgnoredAny>(bytes).is_err() {
-            return Ok(Self { id: "null".to_owned(), given_up: None });
+        if serde_json::from_slice::<IgnoredAny>(bytes).is_err() {
+            return Ok(None);
+        }
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Ok(Some(Self { id: "null".to_owned(), given_up: None }));
         }
         let wrong = |error| refused(format!("The message makes no sense: {error}."));
         let message: Peeked<'_> = serde_json::from_slice(bytes).map_err(wrong)?;
@@ -80,7 +82,7 @@ impl Message {
         }
         let is_notice = message.method.as_deref() == Some("notifications/cancelled");
         let given_up = params.request_id.filter(|_| is_notice).and_then(|id| serde_json::from_str(id.get()).ok());
-        Ok(Self { id: message.id.map_or("null", RawValue::get).to_owned(), given_up })
+        Ok(Some(Self { id: message.id.map_or("null", RawValue::get).to_owned(), given_up }))
     }
 }
 
@@ -120,7 +122,7 @@ mod tests {
     }
 
     fn given_up(message: &str) -> Option<RequestId> {
-        Message::read(message.as_bytes()).unwrap().given_up
+        Message::read(message.as_bytes()).unwrap().unwrap().given_up
     }
 
     #[test]
@@ -131,11 +133,14 @@ mod tests {
         let cancelled = "notifications/cancelled";
         assert_eq!(given_up(&notice(cancelled, "7")), Some(RequestId::Number(7)));
         assert_eq!(given_up(&notice(cancelled, "\"a\"")), Some(RequestId::String("a".into())));
-        for other in [notice("tools/call", "7"), notice(cancelled, "{}"), "[]".into(), "no JSON".into()] {
+        for other in [notice("tools/call", "7"), notice(cancelled, "{}"), "[]".into()] {
             assert_eq!(given_up(&other), None, "{other}");
         }
-        let id = |message: &str| Message::read(message.as_bytes()).unwrap().id;
-        assert_eq!([id(r#"{"id":"a"}"#), id(r#"{"id":7}"#), id("{}"), id("[")], ["\"a\"", "7", "null", "null"]);
+        let id = |message: &str| Message::read(message.as_bytes()).unwrap().unwrap().id;
+        assert_eq!([id(r#"{"id":"a"}"#), id(r#"{"id":7}"#), id("{}"), id("[]")], ["\"a\"", "7", "null", "null"]);
+        for none in ["", "no JSON", "[", r#"{"id":"#] {
+            assert_eq!(Message::read(none.as_bytes()).unwrap(), None, "{none}");
+        }
     }
 
     #[test]

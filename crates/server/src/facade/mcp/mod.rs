@@ -13,6 +13,8 @@ mod command;
 mod events;
 mod file;
 mod head;
+mod list;
+mod lock;
 mod message;
 mod model;
 mod progress;
@@ -22,7 +24,6 @@ mod server;
 mod snapshot;
 mod tool;
 mod toolbox;
-mod turns;
 mod vm;
 
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use berth_domain::Result;
@@ -47,14 +48,10 @@ use self::events::{Events, Own};
 use self::message::{LARGEST, Message};
 use self::server::Server;
 use self::toolbox::Tools;
-use self::turns::Turns;
 use super::api::Api;
 use crate::http::body::read_of;
 use crate::http::envelope::{ApiError, keep_shape};
 use crate::http::streams::{Place, Streams};
-
-/// The first version in which a stream begins with an event that has nothing but an id: earlier clients read it as a message.
-const PRIMED: &str = "2025-11-25";
 
 type Service = StreamableHttpService<Server, NeverSessionManager>;
 
@@ -62,47 +59,52 @@ type Service = StreamableHttpService<Server, NeverSessionManager>;
 #[derive(Clone)]
 pub struct Mcp {
     api: Api,
-    tools: Arc<Tools>,
+    server: Server,
     running: Running,
     events: Arc<Events>,
-    turns: Turns,
 }
 
 impl Mcp {
     /// The facade over the API's routes.
     pub fn new(api: Router) -> Self {
-        let tools = Arc::new(Tools::all());
-        Self { api: Api::new(api), tools, running: Running::default(), events: Arc::default(), turns: Turns::default() }
+        let running = Running::default();
+        let server = Server::new(Tools::all(), running.clone());
+        Self { api: Api::new(api), server, running, events: Arc::default() }
     }
 
     /// The library's service for one request of a caller. In versions where the end of a stream gives up its call, none is kept.
-    fn service(&self, caller: &Caller, asked: &Asked, headers: &HeaderMap) -> Service {
+    fn service(&self, caller: &Caller, asked: &Asked) -> Service {
         // Who asks is known by what they send, which no page of a browser adds by itself; pages are judged in `caller`.
         let config = StreamableHttpServerConfig::default()
             .with_legacy_session_mode(false)
             .disable_allowed_hosts()
             .with_max_request_body_bytes(LARGEST);
-        let version = headers.get("mcp-protocol-version").and_then(|version| version.to_str().ok());
-        let is_primed = version.is_some_and(|version| version >= PRIMED);
-        let config = if is_primed { config } else { config.with_sse_retry(None) };
+        let config = if asked.is_primed() { config } else { config.with_sse_retry(None) };
         let sessions = NeverSessionManager::default();
         let sessions = if asked.is_by_closing() {
             sessions
         } else {
-            sessions.with_event_store(Arc::new(Own::of(&self.events, caller.owner())))
+            sessions.with_event_store(Arc::new(Own::of(&self.events, &caller.owner())))
         };
-        let (tools, running) = (self.tools.clone(), self.running.clone());
-        StreamableHttpService::new(move || Ok(Server::new(tools.clone(), running.clone())), Arc::new(sessions), config)
+        let server = self.server.clone();
+        StreamableHttpService::new(move || Ok(server.clone()), Arc::new(sessions), config)
     }
 
-    /// The body of a message. What it gives up is given up: the library reads no notification where there are no sessions.
-    async fn message(&self, caller: &Caller, asked: &Asked, parts: &Parts, body: Body) -> Result<(Bytes, String)> {
+    /// A message's id and body; none where it is none. What it gives up is given up: the library reads no notification where
+    /// there are no sessions.
+    async fn message(
+        &self,
+        caller: &Caller,
+        asked: &Asked,
+        parts: &Parts,
+        body: Body,
+    ) -> Result<Option<(String, Bytes)>> {
         let bytes = read_of(parts, body, LARGEST).await?;
-        let message = Message::read(&bytes)?;
+        let Some(message) = Message::read(&bytes)? else { return Ok(None) };
         if let Some(request) = message.given_up {
             self.running.give_up(caller.project(), asked, request);
         }
-        Ok((bytes, message.id))
+        Ok(Some((message.id, bytes)))
     }
 
     async fn answered(&self, request: Request) -> Result<Response, Response> {
@@ -110,19 +112,19 @@ impl Mcp {
         let caller = Caller::of(&self.api, &mut parts).await.map_err(IntoResponse::into_response)?;
         let asked = Asked::of(&parts.headers);
         let refuse = |error| ApiError(error).into_response();
-        let (bytes, id) = self.message(&caller, &asked, &parts, body).await.map_err(refuse)?;
-        if parts.method == Method::POST && serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() {
-            return Err(unreadable());
-        }
+        let (id, bytes) = match self.message(&caller, &asked, &parts, body).await.map_err(refuse)? {
+            Some(message) => message,
+            None if parts.method == Method::POST => return Err(unreadable()),
+            None => Default::default(),
+        };
         // Who listens again holds a connection, as who listens to a call does.
         let listens = parts.method == Method::GET && parts.headers.contains_key("last-event-id");
         let place = if listens { place(&caller, &parts).map_err(refuse)? } else { None };
-        let (guard, session) = (asked.guard(), asked.new_session(&parts.headers));
-        let service = self.service(&caller, &asked, &parts.headers);
+        let (guard, session) = (asked.guard(), asked.new_session());
+        let service = self.service(&caller, &asked);
         let by_closing = asked.is_by_closing();
         parts.extensions.insert(caller);
         parts.extensions.insert(asked);
-        parts.extensions.insert(self.turns.clone());
         let request = Request::from_parts(parts, Body::from(bytes));
         let answering = async move { service.handle(request).await.map(Body::new) };
         let answer = if by_closing { head::in_time(answering, id).await } else { answering.await };

@@ -1,13 +1,13 @@
 //! The tool for models.
 
 use berth_domain::Result;
-use berth_domain::mcp::sandbox::Nothing;
+use berth_domain::mcp::list::Nothing;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
 use super::tool::{Call, Effect, Tool};
 
-/// It.
+/// The tool for models.
 pub fn tools() -> Vec<Tool> {
     vec![Tool::new(
         "model_list",

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use axum::http::Method;
-use berth_domain::mcp::sandbox::{Create, Extend, List, One, PAGE, Port, Templates};
+use berth_domain::mcp::list::PAGE;
+use berth_domain::mcp::sandbox::{Create, Extend, List, One, Port, Templates};
 use berth_domain::{Code, Error, Result};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::answer::Answer;
+use super::list::{chosen, page};
 use super::tool::{Call, Effect, Tool};
 use crate::facade::api::escaped;
 
@@ -31,7 +33,7 @@ pub const TOLD: [&str; 11] = [
     "expires_at",
 ];
 
-/// They.
+/// The tools for sandboxes.
 pub fn tools() -> Vec<Tool> {
     vec![
         Tool::new(
@@ -97,27 +99,6 @@ pub fn path(id: &str) -> String {
     format!("/sandboxes/{}", escaped(id))
 }
 
-/// What a model reads of something: of all its fields those, and of these none that says nothing.
-pub fn told(thing: &Value, fields: &[&str]) -> Value {
-    let is_said = |value: &&Value| !value.is_null() && value.as_object().is_none_or(|map| !map.is_empty());
-    let said = fields.iter().filter_map(|name| Some(((*name).to_owned(), thing.get(*name).filter(is_said)?.clone())));
-    Value::Object(said.collect::<Map<_, _>>())
-}
-
-/// A page of a list.
-pub fn page(list: &Value, fields: &[&str], number: Option<u64>) -> Value {
-    let items: Vec<Value> = list["data"].as_array().into_iter().flatten().map(|item| told(item, fields)).collect();
-    let (page, total) = (number.unwrap_or(1), list["pagination"]["total_items"].as_u64());
-    let mut answer = json!({"data": items});
-    if let Some(total) = total {
-        answer["total"] = json!(total);
-        if page.saturating_mul(PAGE) < total {
-            answer["next_page"] = json!(page + 1);
-        }
-    }
-    answer
-}
-
 impl Call {
     /// The sandbox once it has a phase, at the latest at an instant; the caller hears how far it is.
     pub async fn until(&mut self, id: &str, phase: &str, by: Instant) -> Result<Value> {
@@ -143,7 +124,7 @@ impl Call {
     /// Has a sandbox do something, and waits for the phase that it leads to.
     pub async fn led(&mut self, id: &str, verb: &str, body: Option<&Value>, phase: &str) -> Result<Answer> {
         self.caller.ask(Method::POST, &format!("{}/{verb}", path(id)), body).await?;
-        Ok(Answer::data(told(&self.until(id, phase, Instant::now() + PATIENCE).await?, &TOLD)))
+        Ok(Answer::data(chosen(&self.until(id, phase, Instant::now() + PATIENCE).await?, &TOLD)))
     }
 }
 
@@ -155,7 +136,7 @@ pub fn id(thing: &Value) -> Result<String> {
 async fn create(mut call: Call, asked: Create) -> Result<Answer> {
     let made = call.caller.ask(Method::POST, "/sandboxes", Some(&asked.body())).await?;
     let ready = call.until(&id(&made)?, "Ready", Instant::now() + PATIENCE).await?;
-    Ok(Answer::data(told(&ready, &TOLD)))
+    Ok(Answer::data(chosen(&ready, &TOLD)))
 }
 
 async fn list(call: Call, asked: List) -> Result<Answer> {
@@ -164,13 +145,13 @@ async fn list(call: Call, asked: List) -> Result<Answer> {
 }
 
 async fn show(call: Call, asked: One) -> Result<Answer> {
-    Ok(Answer::data(told(&call.caller.ask(Method::GET, &path(&asked.sandbox_id), None).await?, &TOLD)))
+    Ok(Answer::data(chosen(&call.caller.ask(Method::GET, &path(&asked.sandbox_id), None).await?, &TOLD)))
 }
 
 async fn extend(call: Call, asked: Extend) -> Result<Answer> {
     let body = json!({"timeout_seconds": asked.timeout_seconds});
     let sandbox = call.caller.ask(Method::PATCH, &path(&asked.sandbox_id), Some(&body)).await?;
-    Ok(Answer::data(told(&sandbox, &TOLD)))
+    Ok(Answer::data(chosen(&sandbox, &TOLD)))
 }
 
 async fn pause(mut call: Call, asked: One) -> Result<Answer> {

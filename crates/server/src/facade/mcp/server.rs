@@ -14,20 +14,19 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer};
 use tokio::time::Instant;
 
-use super::answer::{failed, refused};
+use super::answer::{Answer, failed, refused};
 use super::bound::bounded;
 use super::caller::Caller;
 use super::cancel::{Asked, Running};
+use super::lock::Locks;
 use super::progress::Progress;
 use super::resource;
 use super::tool::Call;
 use super::toolbox::Tools;
-use super::turns::Turns;
 use crate::http::envelope::RequestId;
 
-/// Milliseconds for which a client may keep the list of tools: they change with the service alone.
+/// Milliseconds for which a client may keep a list: it changes with the service, and of tools with the scopes of the key.
 const FRESH: u64 = 300_000;
-
 /// Most characters of a name that is told back.
 const NAME: usize = 100;
 /// What models read first.
@@ -37,16 +36,25 @@ const INSTRUCTIONS: &str = "Berth runs sandboxes for agents: Linux machines that
     sandbox_delete. A sandbox that nobody uses for a quarter of an hour is paused, and resumes by itself. Bring code in \
     with git clone. A person copies folders in and out with `berth sandbox cp DIR ID:PATH`. VMs are for what has to stay.";
 
-/// The server of one request.
+/// What answers messages.
+#[derive(Clone)]
 pub struct Server {
     tools: Arc<Tools>,
     running: Running,
+    locks: Locks,
 }
 
 impl Server {
     /// With these tools, among these calls.
-    pub const fn new(tools: Arc<Tools>, running: Running) -> Self {
-        Self { tools, running }
+    pub fn new(tools: Tools, running: Running) -> Self {
+        Self { tools: Arc::new(tools), running, locks: Locks::default() }
+    }
+
+    /// A call by what came in a request.
+    fn call(&self, context: &RequestContext<RoleServer>) -> Result<Call, ErrorData> {
+        let given_up = of_request::<Asked>(&context.extensions).map(|asked| asked.given_up).unwrap_or_default();
+        let progress = Progress::of(context);
+        Ok(Call { caller: caller(context)?, progress, given_up, locks: self.locks.clone() })
     }
 }
 
@@ -59,13 +67,6 @@ fn caller(context: &RequestContext<RoleServer>) -> Result<Caller, ErrorData> {
 /// What was put to the request that a message came in.
 fn of_request<T: Clone + Send + Sync + 'static>(extensions: &Extensions) -> Option<T> {
     extensions.get::<Parts>()?.extensions.get::<T>().cloned()
-}
-
-/// A call by what came in a request.
-fn call(context: &RequestContext<RoleServer>) -> Result<Call, ErrorData> {
-    let given_up = of_request::<Asked>(&context.extensions).map(|asked| asked.given_up).unwrap_or_default();
-    let turns = of_request::<Turns>(&context.extensions).unwrap_or_default();
-    Ok(Call { caller: caller(context)?, progress: Progress::of(context), given_up, turns })
 }
 
 /// What the operator reads of a call.
@@ -125,13 +126,13 @@ impl ServerHandler for Server {
             let name: String = request.name.chars().take(NAME).collect();
             return Err(ErrorData::invalid_params(format!("Unknown tool: {name}"), None));
         };
-        let call = call(&context)?;
+        let call = self.call(&context)?;
         let asked = of_request::<Asked>(&context.extensions);
         let _named = asked.and_then(|asked| self.running.add(call.caller.project(), &asked, &context.id));
         let (log, began) = (Log::of(&context, &call, &request.name), Instant::now());
         let answer = bounded(call.given_up.clone(), tool.call(call, request.arguments)).await;
         log.tell(answer.as_ref().err(), began);
-        Ok(answer.map_or_else(|error| failed(&error), super::answer::Answer::result).into())
+        Ok(answer.map_or_else(|error| failed(&error), Answer::result).into())
     }
 
     async fn list_resources(
@@ -139,7 +140,7 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListResourcesResult, ErrorData> {
-        let call = call(&context)?;
+        let call = self.call(&context)?;
         let list = bounded(call.given_up.clone(), resource::list(&call.caller)).await;
         list.map_err(|error| refused(&error))
     }
@@ -157,7 +158,7 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let call = call(&context)?;
+        let call = self.call(&context)?;
         let (log, began) = (Log::of(&context, &call, "resources/read"), Instant::now());
         let read = bounded(call.given_up.clone(), resource::read(call, &request.uri)).await;
         log.tell(read.as_ref().err(), began);
@@ -171,8 +172,9 @@ impl ServerHandler for Server {
     ) -> Result<CompleteResult, ErrorData> {
         let completion = match request.r#ref {
             Reference::Resource(_) => {
-                let caller = caller(&context)?;
-                resource::complete(&caller, &request.argument).await.map_err(|error| refused(&error))?
+                let call = self.call(&context)?;
+                let completion = resource::complete(&call.caller, &request.argument);
+                bounded(call.given_up.clone(), completion).await.map_err(|error| refused(&error))?
             }
             _ => CompletionInfo::default(),
         };

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use axum::http::Method;
-use berth_domain::mcp::sandbox::PAGE;
+use berth_domain::mcp::list::PAGE;
 use berth_domain::mcp::snapshot::{Fork, OneSnapshot, Restore, Snapshot, Snapshots};
 use berth_domain::{Code, Error, Result};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::answer::Answer;
-use super::sandbox::{PATIENCE, TOLD as OF_SANDBOX, id, page, path, told};
+use super::list::{chosen, page};
+use super::sandbox::{PATIENCE, TOLD as OF_SANDBOX, id, path};
 use super::tool::{Call, Effect, Tool};
 use crate::facade::api::escaped;
 
@@ -20,7 +21,7 @@ const LONGEST_GLANCE: Duration = Duration::from_secs(2);
 /// What of a snapshot is told.
 const TOLD: [&str; 8] = ["id", "name", "sandbox_id", "status", "message", "captures", "size_bytes", "created_at"];
 
-/// They.
+/// The tools for snapshots and forks.
 pub fn tools() -> Vec<Tool> {
     vec![
         Tool::new(
@@ -77,13 +78,13 @@ async fn snapshot(mut call: Call, asked: Snapshot) -> Result<Answer> {
     match taken["status"].as_str() {
         Some("Pending") => {
             taken["message"] = json!("It is not ready yet: sandbox_snapshots tells when it is.");
-            Ok(Answer::data(told(&taken, &TOLD)))
+            Ok(Answer::data(chosen(&taken, &TOLD)))
         }
         Some("Failed") => {
             let why = taken["message"].as_str().unwrap_or_default();
             Err(Error::new(Code::SandboxFailed, format!("The snapshot could not be taken: {why}")))
         }
-        _ => Ok(Answer::data(told(&taken, &TOLD))),
+        _ => Ok(Answer::data(chosen(&taken, &TOLD))),
     }
 }
 
@@ -107,7 +108,7 @@ async fn fork(mut call: Call, asked: Fork) -> Result<Answer> {
         let id = id(one)?;
         // Of one that failed, or is late, the others are told all the same.
         ready.push(match call.until(&id, "Ready", by).await {
-            Ok(fork) => told(&fork, &OF_SANDBOX),
+            Ok(fork) => chosen(&fork, &OF_SANDBOX),
             Err(error) => json!({"id": id, "name": one["name"], "error": super::answer::told(&error)}),
         });
     }

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::answer::Answer;
 use super::caller::Caller;
+use super::lock::Locks;
 use super::progress::Progress;
-use super::turns::Turns;
 
 /// A call under way.
 pub struct Call {
@@ -24,8 +24,8 @@ pub struct Call {
     pub progress: Progress,
     /// Says that nobody waits for it any more.
     pub given_up: CancellationToken,
-    /// Turns with what is read and written again.
-    pub turns: Turns,
+    /// Locks of what is read and written again.
+    pub locks: Locks,
 }
 
 /// What a tool does to the world, as clients tell it to whoever has to agree.

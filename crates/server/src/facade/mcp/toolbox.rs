@@ -6,34 +6,32 @@ use rmcp::model::Tool as Definition;
 use super::tool::Tool;
 use super::{cell, command, file, model, sandbox, snapshot, vm};
 
-/// All tools, in the order in which clients see them.
-pub struct Tools(Vec<Tool>);
+/// All tools, in the order in which clients see them, each with what a key has to be good for to have use for it.
+pub struct Tools(Vec<(KeyScope, Tool)>);
 
 impl Tools {
     /// All.
     pub fn all() -> Self {
-        let inside = [command::tools(), cell::tools(), file::tools()].into_iter().flatten();
-        let all = sandbox::tools().into_iter().chain(inside).chain(snapshot::tools()).chain(vm::tools());
-        Self(all.chain(model::tools()).collect())
+        let all = [
+            (KeyScope::Sandbox, sandbox::tools()),
+            (KeyScope::Sandbox, command::tools()),
+            (KeyScope::Sandbox, cell::tools()),
+            (KeyScope::Sandbox, file::tools()),
+            (KeyScope::Sandbox, snapshot::tools()),
+            (KeyScope::Vm, vm::tools()),
+            (KeyScope::Inference, model::tools()),
+        ];
+        Self(all.into_iter().flat_map(|(scope, tools)| tools.into_iter().map(move |tool| (scope, tool))).collect())
     }
 
     /// One by its name.
     pub fn get(&self, name: &str) -> Option<&Tool> {
-        self.0.iter().find(|tool| tool.definition.name == name)
+        self.0.iter().map(|(_, tool)| tool).find(|tool| tool.definition.name == name)
     }
 
     /// How clients see those that they may have use for.
     pub fn definitions(&self, may: impl Fn(KeyScope) -> bool) -> Vec<Definition> {
-        self.0.iter().filter(|tool| may(scope(&tool.definition.name))).map(|tool| tool.definition.clone()).collect()
-    }
-}
-
-/// What a key has to be good for, for a tool to be of use: its name begins with what it works on.
-fn scope(name: &str) -> KeyScope {
-    match name.split('_').next() {
-        Some("vm") => KeyScope::Vm,
-        Some("model") => KeyScope::Inference,
-        _ => KeyScope::Sandbox,
+        self.0.iter().filter(|(scope, _)| may(*scope)).map(|(_, tool)| tool.definition.clone()).collect()
     }
 }
 

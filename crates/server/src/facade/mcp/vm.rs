@@ -1,7 +1,7 @@
 //! Tools for virtual machines.
 
 use axum::http::Method;
-use berth_domain::mcp::sandbox::PAGE;
+use berth_domain::mcp::list::PAGE;
 use berth_domain::mcp::vm::{CONSOLE, Console, Create, List, One};
 use berth_domain::{Error, Result};
 use http_body_util::{BodyExt, Limited};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::answer::Answer;
 use super::caller::Caller;
-use super::sandbox::page;
+use super::list::{chosen, page};
 use super::tool::{Call, Effect, Tool};
 use crate::facade::api::escaped;
 
@@ -31,7 +31,7 @@ const TOLD: [&str; 12] = [
     "expires_at",
 ];
 
-/// They.
+/// The tools for VMs.
 pub fn tools() -> Vec<Tool> {
     vec![
         Tool::new("vm_list", "List VMs", "Lists the project's VMs, the newest first, 20 a page.", Effect::Reads, list),
@@ -68,8 +68,7 @@ fn path(id: &str) -> String {
 }
 
 fn told(vm: &Value) -> Answer {
-    let vm = super::sandbox::told(vm, &TOLD);
-    Answer::data(vm)
+    Answer::data(chosen(vm, &TOLD))
 }
 
 async fn list(call: Call, asked: List) -> Result<Answer> {

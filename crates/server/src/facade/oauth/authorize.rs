@@ -185,9 +185,7 @@ impl Consent {
         };
         let (key, path) = (key.to_owned(), format!("{keys}/{id}"));
         let granted = Granted { key, path, scope: words.join(" "), seconds, person };
-        let client = form_urlencoded::parse(self.query.as_bytes()).find(|(name, _)| name == "client_id");
-        let client = client.map(|(_, id)| id.into_owned()).unwrap_or_default();
-        let holder = Holder { client, redirect: self.asked.redirect.clone() };
+        let holder = Holder { client: self.asked.client_id.clone(), redirect: self.asked.redirect.clone() };
         Ok(self.oauth.codes.make(granted, holder, self.asked.challenge.clone()))
     }
 }
